@@ -1,0 +1,67 @@
+"""What became of a message, per consumer and message id: the row that makes effects happen once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+
+class Outcome(StrEnum):
+    """Where a message is now. It is in exactly one of these places."""
+
+    APPLIED = "applied"
+    PARKED = "parked"
+    DEAD_LETTERED = "dead-lettered"
+
+
+def inbox_key(consumer: str, message_id: str) -> bytes:
+    """Key of the inbox row. A consumer's name holds no NUL, so no two pairs share a key."""
+    return f"{consumer}\0{message_id}".encode()
+
+
+def split_inbox_key(key: bytes) -> tuple[str, str]:
+    """The (consumer, message id) of an inbox key."""
+    consumer, _, message_id = key.decode().partition("\0")
+    return consumer, message_id
+
+
+@dataclass(frozen=True, slots=True)
+class InboxRow:
+    """What the inbox knows of one message.
+
+    Attributes:
+        outcome: where it is.
+        at_ms: epoch ms of that.
+        key: the record's key; None when it had none.
+        topic, partition, offset: where it was read.
+    """
+
+    outcome: Outcome
+    at_ms: int
+    key: str | None
+    topic: str
+    partition: int
+    offset: int
+
+    def to_row(self) -> dict[str, Any]:
+        """The row as it is stored and shown."""
+        return {
+            "outcome": self.outcome.value,
+            "at_ms": self.at_ms,
+            "key": self.key,
+            "topic": self.topic,
+            "partition": self.partition,
+            "offset": self.offset,
+        }
+
+
+def is_duplicate(outcome: str | None, is_replay: bool) -> bool:
+    """Whether a message whose inbox row tells `outcome` (None: no row) must be dropped.
+
+    A dead-lettered message comes back only by an operator's replay, which marks the record
+    with a `replay-id`; another copy of it without one is a duplicate like any other.
+    """
+    if outcome is None:
+        return False
+    return not (is_replay and outcome == Outcome.DEAD_LETTERED)
