@@ -34,25 +34,11 @@ from .effects import (
     SaveMessage,
     Settle,
 )
+from .envelope import Ignored
+from .envelope import Rejected as RejectedRecord
 from .inbox import Outcome, is_duplicate
 from .parking import Attempted, Doom, KeyState, ParkedKey
 from .policy import Policy
-
-
-@dataclass(frozen=True, slots=True)
-class Rejection:
-    """Why a record was not given to the handler: a reason of the contract, and its cause."""
-
-    reason: str
-    error_type: str
-    error_message: str
-
-
-@dataclass(frozen=True, slots=True)
-class Ignored:
-    """A record that the consumer declared it does not care for; `cause` names the kind."""
-
-    cause: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +63,7 @@ class Due:
 class Rejected:
     """The message whose turn it is cannot be given to a handler: its bytes or schema are broken."""
 
-    rejection: Rejection
+    rejection: RejectedRecord
     message_id: str
 
 
@@ -123,7 +109,30 @@ class HookFailed:
     message_id: str
 
 
-Event = Arrived | Ignored | Due | Rejected | Succeeded | Failed | DeadlinePassed | HookFailed
+@dataclass(frozen=True, slots=True)
+class TooLarge:
+    """The message would have to be parked, but is larger than the broker takes as a row.
+
+    Attributes:
+        failure: says how large it is.
+        attempts: calls of the handler it had.
+    """
+
+    failure: Failure
+    attempts: int
+
+
+Event = (
+    Arrived
+    | Ignored
+    | Due
+    | Rejected
+    | Succeeded
+    | Failed
+    | DeadlinePassed
+    | HookFailed
+    | TooLarge
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +183,13 @@ def decide(state: ParkedKey | None, event: Event, now_ms: int, policy: Policy) -
             return _give_up(state, letter, event.message_id, now_ms)
         case HookFailed():
             return _on_hook_failed(state, event, now_ms, policy)
+        case TooLarge():
+            # It cannot wait, so it leaves the queue; what waits of its key is not touched.
+            failure = event.failure
+            letter = DeadLetter(
+                "permanent", failure.error_type, failure.error_message, event.attempts
+            )
+            return Decision(state, _dead_letter(letter))
 
 
 def resume(state: ParkedKey, now_ms: int) -> int | None:
@@ -293,14 +309,15 @@ def _give_up(
     """Dead-letter the message whose turn it is; later ones of the key go on."""
     if state is not None:
         return _settle_head(state, letter, now_ms)
-    return Decision(
-        None,
-        (
-            letter,
-            SaveInbox(Outcome.DEAD_LETTERED),
-            Count(f"dead_letters:{letter.reason}"),
-            Settle(),
-        ),
+    return Decision(None, _dead_letter(letter))
+
+
+def _dead_letter(letter: DeadLetter) -> tuple[Effect, ...]:
+    return (
+        letter,
+        SaveInbox(Outcome.DEAD_LETTERED),
+        Count(f"dead_letters:{letter.reason}"),
+        Settle(),
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -26,34 +25,25 @@ def split_inbox_key(key: bytes) -> tuple[str, str]:
     return consumer, message_id
 
 
-@dataclass(frozen=True, slots=True)
-class InboxRow:
-    """What the inbox knows of one message.
+def inbox_row(
+    outcome: Outcome, at_ms: int, key: str | None, topic: str, partition: int, offset: int
+) -> dict[str, Any]:
+    """The inbox row of one message, as it is stored and shown.
 
-    Attributes:
-        outcome: where it is.
+    Args:
+        outcome: where the message is.
         at_ms: epoch ms of that.
         key: the record's key; None when it had none.
         topic, partition, offset: where it was read.
     """
-
-    outcome: Outcome
-    at_ms: int
-    key: str | None
-    topic: str
-    partition: int
-    offset: int
-
-    def to_row(self) -> dict[str, Any]:
-        """The row as it is stored and shown."""
-        return {
-            "outcome": self.outcome.value,
-            "at_ms": self.at_ms,
-            "key": self.key,
-            "topic": self.topic,
-            "partition": self.partition,
-            "offset": self.offset,
-        }
+    return {
+        "outcome": outcome,
+        "at_ms": at_ms,
+        "key": key,
+        "topic": topic,
+        "partition": partition,
+        "offset": offset,
+    }
 
 
 def is_duplicate(outcome: str | None, is_replay: bool) -> bool:

@@ -1,0 +1,1 @@
+"""The consumers of the bookstore, one a file."""

@@ -1,0 +1,45 @@
+"""The composition root: settings in, a complete app out. The only module that knows all others."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import click
+
+from .discovery import discover
+from .errors import BookstoreError
+from .kafka.app import App
+from .settings import app_root, read
+
+T = TypeVar("T")
+
+
+def create(env: Mapping[str, str]) -> App:
+    """Build the app from files and environment; its agents and tables come with discovery.
+
+    Args:
+        env: environment variables.
+
+    Raises:
+        ConfigError: every wrong setting in one message.
+    """
+    settings = read(env)
+    root = app_root(env)
+    return App(
+        settings,
+        autodiscover=lambda: _told(discover, root),
+        origin="bookstore_streams.application",
+    )
+
+
+def _told(call: Callable[..., T], *args: Any) -> T:
+    """An error that a person can act on, as the command line shows it: one message, status 1."""
+    try:
+        return call(*args)
+    except BookstoreError as error:
+        raise click.ClickException(str(error)) from error
+
+
+app: App = _told(create, os.environ)

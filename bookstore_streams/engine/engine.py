@@ -1,0 +1,259 @@
+"""The partitions of this worker, and who opens, breaks and releases them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from bookstore_streams.errors import InvariantError, LeaseLostError
+from bookstore_streams.ports import Backend, Clock, Probe
+
+from .consumer import Consumer
+from .partition import Limits, Partition
+
+log = logging.getLogger(__name__)
+
+# Between two tries to open a partition: soon at first, and not in a tight loop when the
+# broker stays away.
+REOPEN_S_MIN = 0.2
+REOPEN_S_MAX = 5.0
+
+
+def _no_probe(step: str) -> None:
+    """The step of a commit that a test may watch; nobody does here."""
+
+
+@dataclass(slots=True)
+class _Seat:
+    """A partition number that the group gave to this worker.
+
+    Attributes:
+        topics: whose partition of this number it is.
+        partition: None until it is open, and while it starts again.
+        task: opens it.
+        restored, to_restore: records of the recovery under way.
+        failures: how often in a row it did not open or broke.
+        cause: of the last failure, "" when there is none.
+    """
+
+    topics: tuple[str, ...]
+    partition: Partition | None = None
+    task: asyncio.Task[None] | None = None
+    restored: int = 0
+    to_restore: int = 0
+    failures: int = 0
+    cause: str = ""
+    closing: list[asyncio.Task[None]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class SeatStatus:
+    """How one partition of this worker is, for health checks and views."""
+
+    number: int
+    is_ready: bool
+    restored: int
+    to_restore: int
+    cause: str
+
+
+class Engine:
+    """Runs the consumers of an app on the partitions that the group gives to this worker.
+
+    Attributes:
+        consumers: name -> consumer.
+        counters: `<consumer>:<what>` -> how often it happened here since the start.
+        probe: told each step of each commit; replaced only by tests.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        clock: Clock,
+        limits: Limits,
+        *,
+        session_timeout_ms: int,
+        on_fatal: Callable[[BaseException], None],
+    ) -> None:
+        self.consumers: dict[str, Consumer] = {}
+        self.counters: Counter[str] = Counter()
+        self.probe: Probe = _no_probe
+        self.limits = limits
+        self._backend = backend
+        self._clock = clock
+        self._session_timeout_s = session_timeout_ms / 1000
+        self._on_fatal = on_fatal
+        self._seats: dict[int, _Seat] = {}
+        self._topics: frozenset[str] = frozenset()
+
+    def add(self, consumer: Consumer) -> None:
+        """Declare a consumer, before the worker starts. Declaring it again replaces it."""
+        self.consumers[consumer.name] = consumer
+        self._topics = self._topics.union(consumer.topics)
+
+    @property
+    def topics(self) -> frozenset[str]:
+        """Names of the topics that belong to the engine."""
+        return self._topics
+
+    # -- what the transport asks --------------------------------------------------------------
+
+    def accepts(self, number: int) -> bool:
+        """Whether records of this partition number can be delivered now."""
+        seat = self._seats.get(number)
+        return seat is not None and seat.partition is not None and seat.partition.has_room()
+
+    def open_partition(self, number: int) -> Partition | None:
+        """The open partition of this number, if this worker has it."""
+        seat = self._seats.get(number)
+        return None if seat is None else seat.partition
+
+    def assign(self, assigned: Mapping[int, Iterable[str]]) -> None:
+        """Open what the group gave to this worker, each partition in a task of its own.
+
+        Args:
+            assigned: partition number -> topics of the engine.
+        """
+        for number, topics in assigned.items():
+            if number not in self._seats:
+                seat = self._seats[number] = _Seat(tuple(sorted(topics)))
+                self._open(number, seat, 0.0)
+
+    async def release(self, numbers: Iterable[int]) -> None:
+        """Commit and close partitions before the group gives them away; all side by side."""
+        seats = [self._seats.pop(number) for number in set(numbers) & set(self._seats)]
+        await asyncio.gather(*(self._release(seat) for seat in seats))
+
+    async def release_all(self) -> None:
+        """Commit and close everything."""
+        await self.release(list(self._seats))
+
+    # -- what views ask -------------------------------------------------------------------------
+
+    def status(self) -> list[SeatStatus]:
+        """Every partition of this worker, in order of number."""
+        return [
+            SeatStatus(n, s.partition is not None, s.restored, s.to_restore, s.cause)
+            for n, s in sorted(self._seats.items())
+        ]
+
+    def is_ready(self) -> bool:
+        """Whether every partition that the group gave to this worker is open."""
+        return all(seat.partition is not None for seat in self._seats.values())
+
+    def get(self, table: str, key: bytes) -> bytes | None:
+        """A committed row of a partition of this worker, None where it has none."""
+        for partition in self._open_partitions():
+            raw = partition.get(table, key)
+            if raw is not None:
+                return raw
+        return None
+
+    def scan(
+        self, table: str, prefix: bytes = b"", start: bytes | None = None
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Committed rows of this worker; in key order within a partition only."""
+        for partition in self._open_partitions():
+            yield from partition.scan(table, prefix, start)
+
+    def is_running(self, consumer: str, key: str) -> bool:
+        """Whether a parked key is being tried by this worker right now."""
+        return any(p.is_running(consumer, key) for p in self._open_partitions())
+
+    def _open_partitions(self) -> list[Partition]:
+        return [
+            seat.partition
+            for _, seat in sorted(self._seats.items())
+            if seat.partition is not None
+        ]
+
+    # -- opening and closing ------------------------------------------------------------------
+
+    def _open(self, number: int, seat: _Seat, delay_s: float) -> None:
+        seat.task = asyncio.create_task(self._opening(number, seat, delay_s))
+
+    async def _opening(self, number: int, seat: _Seat, delay_s: float) -> None:
+        await asyncio.sleep(delay_s)
+        for task in seat.closing:
+            await asyncio.wait([task])
+        seat.closing.clear()
+        started_ms = self._clock.now_ms()
+        seat.restored = seat.to_restore = 0
+
+        def on_progress(restored: int, to_restore: int) -> None:
+            seat.restored, seat.to_restore = restored, to_restore
+
+        try:
+            journal, offsets = await self._backend.open(number, seat.topics, on_progress)
+        except Exception as error:
+            self._failed(number, seat, error)
+            return
+        partition = Partition(
+            number,
+            self.consumers.values(),
+            journal,
+            offsets,
+            limits=self.limits,
+            clock=self._clock,
+            has_lease=self._backend.has_lease,
+            counters=self.counters,
+            probe=self.probe,
+            on_failure=lambda broken, error: self._broke(number, seat, broken, error),
+        )
+        try:
+            partition.start()
+        except Exception as error:
+            seat.closing.append(asyncio.create_task(partition.close(commit=False)))
+            self._failed(number, seat, error)
+            return
+        seat.partition, seat.failures, seat.cause = partition, 0, ""
+        log.info(
+            "partition %s: open after %s ms, %s records restored, goes on at %s",
+            number,
+            self._clock.now_ms() - started_ms,
+            seat.restored,
+            offsets,
+        )
+
+    def _broke(self, number: int, seat: _Seat, partition: Partition, error: Exception) -> None:
+        """An open partition cannot go on: let go of it, start again from what is committed."""
+        if seat.partition is partition:
+            seat.partition = None
+        seat.closing.append(asyncio.create_task(partition.close(commit=False)))
+        self._failed(number, seat, error)
+
+    def _failed(self, number: int, seat: _Seat, error: Exception) -> None:
+        if isinstance(error, InvariantError):
+            self._on_fatal(error)
+            return
+        if self._seats.get(number) is not seat:
+            return  # the group has taken it away meanwhile
+        seat.failures += 1
+        seat.cause = f"{type(error).__name__}: {error}"
+        if isinstance(error, LeaseLostError):
+            # Another worker opened it. Most often it is the rightful owner: let the group
+            # tell us first, opening at once would fence it in turn.
+            self.counters["fences"] += 1
+            delay_s = self._session_timeout_s
+        else:
+            delay_s = min(REOPEN_S_MIN * 2 ** (seat.failures - 1), REOPEN_S_MAX)
+        log.error(
+            "partition %s stopped (%s); it starts again in %.1f s from what is committed",
+            number,
+            seat.cause,
+            delay_s,
+        )
+        self._open(number, seat, delay_s)
+
+    async def _release(self, seat: _Seat) -> None:
+        if seat.task is not None and not seat.task.done():
+            seat.task.cancel()
+            await asyncio.wait([seat.task])
+        if seat.partition is not None:
+            partition, seat.partition = seat.partition, None
+            await partition.close(commit=True)
+        for task in seat.closing:
+            await asyncio.wait([task])

@@ -1,0 +1,93 @@
+"""Opens partitions on Kafka: fence, recover, and only then ask where to go on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Protocol
+
+from bookstore_streams.errors import BookstoreError, StaleRecordError
+from bookstore_streams.settings import Settings
+
+from .connection import translated
+from .journal import KafkaJournal
+from .recovery import recover
+from .store import LocalStore, StoreResources
+
+
+class SourceConsumer(Protocol):
+    """What the worker's group consumer does for the engine."""
+
+    def has_lease(self) -> bool:
+        """Whether the group still counts this worker as alive."""
+        ...
+
+    async def start_offsets(self, number: int, topics: Iterable[str]) -> dict[str, int]:
+        """Topic -> committed offset, or the first there is; fetching goes on from there."""
+        ...
+
+
+class KafkaBackend:
+    """What the engine asks Kafka and the local disk for; see `ports.Backend`."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        directory: Path,
+        changelogs: Callable[[], dict[str, str]],
+        consumer: Callable[[], SourceConsumer],
+    ) -> None:
+        """Args:
+        settings: of the app.
+        directory: of this worker, one sub-directory a partition.
+        changelogs: table -> changelog topic, known once the app is complete.
+        consumer: the group consumer, known once the worker runs.
+        """
+        self._settings = settings
+        self._directory = directory
+        self._changelogs = changelogs
+        self._consumer = consumer
+        self._resources: StoreResources | None = None
+
+    def has_lease(self) -> bool:
+        """Whether the group still counts this worker as alive."""
+        return self._consumer().has_lease()
+
+    async def open(
+        self, number: int, topics: Iterable[str], on_progress: Callable[[int, int], None]
+    ) -> tuple[KafkaJournal, dict[str, int]]:
+        """Fence the former owner, recover, and say where each topic goes on."""
+        changelogs = self._changelogs()
+        journal = KafkaJournal(self._settings, number, changelogs)
+        try:
+            await journal.start()
+            journal.store = self._open_store(number, changelogs)
+            try:
+                await recover(
+                    journal.store, changelogs, number, self._settings.broker, on_progress
+                )
+            except StaleRecordError as error:
+                journal.store.reset(str(error))
+                await recover(
+                    journal.store, changelogs, number, self._settings.broker, on_progress
+                )
+            # Only after fencing: the former owner can no longer move these offsets.
+            offsets = await self._consumer().start_offsets(number, topics)
+        except BaseException as error:
+            await journal.close()
+            if isinstance(error, BookstoreError) or not isinstance(error, Exception):
+                raise
+            raise translated(error, f"opening partition {number}") from error
+        return journal, offsets
+
+    def _open_store(self, number: int, changelogs: dict[str, str]) -> LocalStore:
+        store = self._settings.store
+        if self._resources is None:
+            self._resources = StoreResources(store.cache_bytes, store.write_buffer_bytes)
+        return LocalStore(
+            self._directory / f"partition-{number}",
+            changelogs,
+            self._resources,
+            expiring={"inbox": self._settings.inbox.retention_ms},
+            trusted_for_ms=store.changelog_retention_ms,
+        )

@@ -1,0 +1,172 @@
+"""The broker's side of one partition: one transaction per commit, under an id only its owner has.
+
+The transactional id belongs to the partition, not to the worker: whoever starts a producer
+with it fences every earlier one, so that a worker which lost the partition without
+noticing can write nothing any more (KIP-98).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Any
+
+from aiokafka import AIOKafkaProducer
+from aiokafka.partitioner import murmur2
+from aiokafka.structs import OffsetAndMetadata, TopicPartition
+
+from bookstore_streams.errors import BookstoreError, RecordTooLargeError
+from bookstore_streams.ports import Batch, Emission, Probe
+from bookstore_streams.settings import Settings
+
+from .connection import client_options, translated
+from .store import LocalStore
+
+
+# A batch of Kafka records of this many bytes fits every broker's default message limit
+# (1,048,588); a single larger record gets a batch of its own.
+BATCH_BYTES_MAX = 900_000
+# Longer keys are rare, and the cache would keep them.
+_CACHED_KEY_BYTES_MAX = 256
+
+_Rows = list[tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]]
+
+
+class KafkaJournal:
+    """Commits of one partition.
+
+    Attributes:
+        store: the local copy of what is committed here.
+    """
+
+    def __init__(self, settings: Settings, number: int, changelogs: dict[str, str]) -> None:
+        """Args:
+        settings: of the app.
+        number: of the partition.
+        changelogs: table -> changelog topic.
+        """
+        self.store: LocalStore
+        self._number = number
+        self._group = settings.app.id
+        self._changelogs = changelogs
+        self._partition_counts: dict[str, int] = {}
+        self._producer = AIOKafkaProducer(
+            **client_options(settings.broker),
+            transactional_id=f"{settings.app.id}-{number}",
+            transaction_timeout_ms=settings.commit.timeout_ms,
+            max_batch_size=BATCH_BYTES_MAX,
+            retry_backoff_ms=10,
+        )
+
+    async def start(self) -> None:
+        """Fence the former owner: it can commit nothing afterwards, and what it had not is gone.
+
+        Raises:
+            TransportError: the broker cannot be reached or refuses.
+        """
+        try:
+            await self._producer.start()
+        except Exception as error:
+            raise translated(error, f"taking over partition {self._number}") from error
+
+    async def commit(self, batch: Batch, probe: Probe) -> dict[str, int]:
+        """Publish rows, events and offsets in one transaction; see `ports.Journal`."""
+        try:
+            return await self._commit(batch, probe)
+        except BookstoreError:
+            raise
+        except Exception as error:
+            raise translated(error, f"committing partition {self._number}") from error
+
+    async def _commit(self, batch: Batch, probe: Probe) -> dict[str, int]:
+        producer, number = self._producer, self._number
+        routed = await self._route(batch.emissions)
+        packed = {where: self._pack(where[0], rows) for where, rows in routed.items()}
+        table_of = {}
+        for table, rows in batch.writes.items():
+            if rows:
+                where = (self._changelogs[table], number)
+                table_of[where] = table
+                packed[where] = self._pack(where[0], ((key, rows[key], []) for key in rows))
+        await producer.begin_transaction()
+        sending: list[Any] = [self._send(where, builders) for where, builders in packed.items()]
+        if batch.marks:
+            offsets = {
+                TopicPartition(topic, number): OffsetAndMetadata(mark, "")
+                for topic, mark in batch.marks.items()
+            }
+            sending.append(producer.send_offsets_to_transaction(offsets, self._group))
+        # commit_transaction() would succeed although a batch has failed: look at each first.
+        ends = await asyncio.gather(*sending)
+        probe("after-sends")
+        await producer.commit_transaction()
+        return {
+            table_of[where]: end
+            for where, end in zip(packed, ends, strict=False)
+            if where in table_of
+        }
+
+    async def _route(self, emissions: list[Emission]) -> dict[tuple[str, int], _Rows]:
+        """Events by topic and partition, in the order in which they were emitted."""
+        routed: dict[tuple[str, int], _Rows] = defaultdict(list)
+        counts = self._partition_counts
+        for topic, key, value, headers in emissions:
+            count = counts.get(topic)
+            if count is None:
+                count = counts[topic] = len(await self._producer.partitions_for(topic))
+            routed[topic, partition_of(key, count)].append((key, value, headers))
+        return routed
+
+    def _pack(self, topic: str, rows: Iterable[tuple[Any, Any, Any]]) -> list[Any]:
+        """Records, already bytes, into batches: no future and no second encoding for each."""
+        now_ms = time.time_ns() // 1_000_000
+        builders: list[Any] = []
+        append: Any = None
+        for key, value, headers in rows:
+            if append is None or (
+                append(timestamp=now_ms, key=key, value=value, headers=headers) is None
+            ):
+                builders.append(self._producer.create_batch())
+                append = builders[-1].append
+                if append(timestamp=now_ms, key=key, value=value, headers=headers) is None:
+                    raise RecordTooLargeError(
+                        f"A record of {len(value or b'')} bytes for {topic} fits no batch."
+                    )
+        return builders
+
+    async def _send(self, where: tuple[str, int], builders: list[Any]) -> int:
+        """Send batches one after another; the offset after the last record."""
+        topic, number = where
+        end = 0
+        for builder in builders:
+            builder.close()
+            sent = await self._producer.send_batch(builder, topic, partition=number)
+            end = (await sent).offset + builder.record_count()
+        return end
+
+    async def close(self) -> None:
+        """Give the connection and the store back. An open transaction is left to be aborted."""
+        try:
+            # An aborted or fenced producer can hang in its stop(): nothing waits for it.
+            await asyncio.wait([asyncio.create_task(self._producer.stop())], timeout=2)
+        finally:
+            if hasattr(self, "store"):
+                self.store.close()
+
+
+def partition_of(key: bytes | None, count: int) -> int:
+    """The partition that Kafka's default partitioner gives a key; 0 for none."""
+    if key is None:
+        return 0
+    if len(key) <= _CACHED_KEY_BYTES_MAX:
+        return _cached_partition_of(key, count)
+    return int(murmur2(key) & 0x7FFFFFFF) % count
+
+
+@lru_cache(65_536)
+def _cached_partition_of(key: bytes, count: int) -> int:
+    # murmur2 of aiokafka is pure Python, and keys come again.
+    return int(murmur2(key) & 0x7FFFFFFF) % count

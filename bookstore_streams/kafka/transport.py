@@ -1,0 +1,173 @@
+"""Faust's aiokafka transport, with whole batches of engine topics taken off its road.
+
+Faust's per-message path is what makes it slow, and its acknowledgements and commits cannot
+keep order or once through a crash. So records of engine topics go from the fetcher to the
+partition's lanes; everything else goes on as Faust knows it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import aiokafka
+from faust.transport.drivers import aiokafka as stock
+from faust.types import TP
+
+from .lease import Lease
+
+if TYPE_CHECKING:
+    from .app import App
+
+# Longest fetch, in seconds: while some engine partition waits for room or for its recovery,
+# and otherwise. Faust itself would wait a whole second.
+FETCH_WAIT_S_BLOCKED = 0.02
+FETCH_WAIT_S_MAX = 0.2
+
+
+class ConsumerThread(stock.AIOKafkaConsumerThread):
+    """The thread of the group consumer; it also keeps the lease."""
+
+    consumer: Consumer
+
+    async def on_start(self) -> None:
+        """Call when the thread starts."""
+        await super().on_start()
+        if not self.app.client_only:
+            self.add_future(self._keep_lease())
+
+    def _create_worker_consumer(self, transport: stock.Transport) -> aiokafka.AIOKafkaConsumer:
+        consumer = super()._create_worker_consumer(transport)
+        # Another app of ours may write the source topics in transactions.
+        consumer._isolation_level = "read_committed"
+        return consumer
+
+    async def committed_or_earliest(self, partitions: Iterable[TP]) -> dict[TP, int]:
+        """Where each partition goes on: the committed offset, or the first there is."""
+        found: dict[TP, int] = await self.call_thread(self._committed_or_earliest, partitions)
+        return found
+
+    async def _committed_or_earliest(self, partitions: Iterable[TP]) -> dict[TP, int]:
+        consumer, found = self._ensure_consumer(), {}
+        for tp in partitions:
+            partition = stock.ensure_aiokafka_TP(tp)
+            offset = await consumer.committed(partition)
+            first = (await consumer.beginning_offsets([partition]))[partition]
+            # Retention may have removed what was committed next.
+            found[tp] = first if offset is None else max(offset, first)
+        return found
+
+    async def renew_lease(self) -> None:
+        """Ask the group now whether it knows us, instead of at the next heartbeat."""
+        await self.call_thread(self._renew_lease)
+
+    async def _keep_lease(self) -> None:
+        interval_s = self.app.conf.broker_heartbeat_interval
+        while not self.should_stop:
+            await self._renew_lease()
+            await asyncio.sleep(interval_s)
+
+    async def _renew_lease(self) -> None:
+        # aiokafka heartbeats by itself, but does not tell when one was answered last. A
+        # heartbeat of our own is one small request more, and needs none of its internals
+        # to be replaced.
+        coordinator = self._ensure_consumer()._coordinator
+        if coordinator is None or coordinator.generation < 0 or not coordinator.member_id:
+            return
+        sent_at_s = time.monotonic()
+        try:
+            if await coordinator._do_heartbeat():
+                self.consumer.lease.renew(sent_at_s)
+        except aiokafka.errors.KafkaError as error:
+            self.log.warning("The group did not answer a heartbeat: %r", error)
+
+
+class Consumer(stock.Consumer):
+    """The group consumer: engine records to the engine, the rest to Faust."""
+
+    app: App
+    _thread: ConsumerThread
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.lease = Lease(int(self.app.conf.broker_session_timeout * 1000))
+        # Nobody seeks while a fetch is on its way: it would skip the records in between.
+        self._fetch_gate = asyncio.Lock()
+
+    def _new_consumer_thread(self) -> ConsumerThread:
+        return ConsumerThread(self, loop=self.loop, beacon=self.beacon)
+
+    def has_lease(self) -> bool:
+        """Whether the group still counts this worker as alive."""
+        return self.lease.holds()
+
+    async def start_offsets(self, number: int, topics: Iterable[str]) -> dict[str, int]:
+        """Topic -> offset to go on at; the fetcher is moved there."""
+        partitions = [self._new_topicpartition(topic, number) for topic in topics]
+        offsets = await self._thread.committed_or_earliest(partitions)
+        async with self._fetch_gate:
+            await self.seek_wait(offsets)
+        return {tp.topic: offset for tp, offset in offsets.items()}
+
+    async def _getmany(self, active_partitions: set[TP] | None, timeout: float) -> Any:
+        engine = self.app.engine
+        wanted, is_blocked = set(), False
+        for tp in active_partitions or ():
+            if tp.topic not in engine.topics or engine.accepts(tp.partition):
+                wanted.add(tp)
+            else:
+                is_blocked = True
+        if active_partitions and not wanted:  # an empty set would mean "all" to aiokafka
+            await asyncio.sleep(FETCH_WAIT_S_BLOCKED)
+            return {}
+        async with self._fetch_gate:
+            records = await super()._getmany(
+                wanted or active_partitions,
+                FETCH_WAIT_S_BLOCKED if is_blocked else min(timeout, FETCH_WAIT_S_MAX),
+            )
+            left = {}
+            for tp, batch in records.items():
+                if tp.topic not in engine.topics:
+                    left[tp] = batch
+                    continue
+                partition = engine.open_partition(tp.partition)
+                if partition is not None and batch:
+                    partition.deliver(tp.topic, batch)
+        return left
+
+    async def on_partitions_revoked(self, revoked: set[TP]) -> None:
+        """Commit and close before letting go; runs before the group is joined again."""
+        await self.app.engine.release(self._engine_partitions(revoked))
+        await super().on_partitions_revoked(revoked)
+
+    async def on_partitions_assigned(self, assigned: set[TP], generation_id: int = 0) -> None:
+        """Open what the group gave to this worker."""
+        await super().on_partitions_assigned(assigned, generation_id)
+        await self._thread.renew_lease()
+        self.app.engine.assign(self._engine_partitions(assigned))
+
+    def _engine_partitions(self, partitions: Iterable[TP]) -> Mapping[int, list[str]]:
+        numbers: dict[int, list[str]] = defaultdict(list)
+        for tp in partitions:
+            if tp.topic in self.app.engine.topics:
+                numbers[tp.partition].append(tp.topic)
+        return numbers
+
+    async def on_stop(self) -> None:
+        """Release while the consumer thread is still alive."""
+        await self.app.engine.release_all()
+        await super().on_stop()
+
+    def verify_event_path(self, now: float, tp: TP) -> None:
+        """Look for stalls where Faust's own detector can see any: outside the engine."""
+        if tp.topic not in self.app.engine.topics:
+            super().verify_event_path(now, tp)
+
+
+class Transport(stock.Transport):
+    """Faust's transport with our consumer."""
+
+    Consumer: ClassVar[type[Consumer]] = Consumer

@@ -1,0 +1,46 @@
+"""The process of `faust worker`: it looks whether everything is there before it starts."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import sys
+from typing import TYPE_CHECKING, NoReturn
+
+import faust
+
+from bookstore_streams.errors import BookstoreError, ConfigError
+
+if TYPE_CHECKING:
+    from .app import App
+
+
+class Worker(faust.Worker):
+    """Faust's worker; a start that cannot succeed ends with one sentence and exit status 1."""
+
+    app: App
+
+    def execute_from_commandline(self) -> NoReturn:
+        """Prepare, then run until told to stop."""
+        try:
+            self._check_port()
+            self.loop.run_until_complete(self.app.prepare())
+        except BookstoreError as error:
+            print(f"Error: {error}", file=sys.stderr)
+            raise SystemExit(1) from None
+        super().execute_from_commandline()
+
+    def _check_port(self) -> None:
+        conf = self.app.conf
+        if not conf.web_enabled:
+            return
+        family = socket.AF_INET6 if ":" in conf.web_bind else socket.AF_INET
+        with contextlib.closing(socket.socket(family, socket.SOCK_STREAM)) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((conf.web_bind, conf.web_port))
+            except OSError as error:
+                raise ConfigError(
+                    f"The web server cannot listen on {conf.web_bind} port {conf.web_port} "
+                    f"({error.strerror}). Set BOOKSTORE_WEB_PORT or BOOKSTORE_WEB_HOST."
+                ) from error

@@ -1,0 +1,1 @@
+"""The tables of the bookstore, one a file: what a row means, and nothing else."""

@@ -1,0 +1,17 @@
+"""What became of each message: the row that makes its effects happen once.
+
+Key: `<consumer>/<message id>`. Row: `outcome` (applied, parked, dead-lettered), `at_ms`,
+`key`, and where it was read: `topic`, `partition`, `offset`. Rows expire; a duplicate that
+comes later than that is handled again.
+"""
+
+from bookstore_streams import app
+from bookstore_streams.core.inbox import inbox_key, split_inbox_key
+
+inbox = app.Table(
+    "inbox",
+    help="What became of each message.",
+    rows_expire_after_ms=app.settings.inbox.retention_ms,
+    row_key=lambda text: inbox_key(*text.split("/", 1)),
+    key_text=lambda raw: "/".join(split_inbox_key(raw)),
+)
