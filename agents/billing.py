@@ -26,6 +26,7 @@ provider = PaymentProvider(
     app.settings.payment.timeout_ms,
     app.settings.payment.connections_max,
 )
+app.close_at_end(provider.close)
 
 
 async def on_dead_letter(
@@ -98,10 +99,6 @@ async def _refund(cancellation: OrderCancelled, context: Context) -> None:
     if known is None or known["status"] != "captured":
         return  # never charged, or refunded already: there is nothing to give back
     amount, currency = known["amount"], known["currency"]
-    await provider.refund(
-        cancellation.order_id, amount, currency, before_call=context.ensure_lease
-    )
+    await provider.refund(cancellation.order_id, amount, currency, before_call=context.ensure_lease)
     payments[cancellation.order_id] = {**known, "status": "refunded"}
-    context.emit(
-        PAYMENTS, PaymentRefunded(cancellation.order_id, amount, currency, context.now_ms)
-    )
+    context.emit(PAYMENTS, PaymentRefunded(cancellation.order_id, amount, currency, context.now_ms))

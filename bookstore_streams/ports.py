@@ -19,19 +19,39 @@ class Record(Protocol):
     """A record as it came from the broker; aiokafka's own records fit."""
 
     @property
-    def topic(self) -> str: ...
+    def topic(self) -> str:
+        """Name of the topic."""
+        ...
+
     @property
-    def partition(self) -> int: ...
+    def partition(self) -> int:
+        """Number of the partition."""
+        ...
+
     @property
-    def offset(self) -> int: ...
+    def offset(self) -> int:
+        """Its place in the partition."""
+        ...
+
     @property
-    def timestamp(self) -> int: ...
+    def timestamp(self) -> int:
+        """Epoch ms its producer or broker gave it."""
+        ...
+
     @property
-    def key(self) -> bytes | None: ...
+    def key(self) -> bytes | None:
+        """What it belongs to; None for nothing."""
+        ...
+
     @property
-    def value(self) -> bytes | None: ...
+    def value(self) -> bytes | None:
+        """What it carries; None for a tombstone."""
+        ...
+
     @property
-    def headers(self) -> Headers: ...
+    def headers(self) -> Headers:
+        """Pairs in the order of the wire; a name can come twice."""
+        ...
 
 
 class Emission(NamedTuple):

@@ -68,6 +68,8 @@ def printable(error: BaseException) -> str:
     except Exception as second:
         text = f"(its text could not be read: {type(second).__name__})"
     # A lone surrogate would stop the header or row it is written to.
-    return text[:CAUSE_CHARACTERS_MAX].encode("utf-8", "backslashreplace").decode()[
-        :CAUSE_CHARACTERS_MAX
-    ]
+    return (
+        text[:CAUSE_CHARACTERS_MAX]
+        .encode("utf-8", "backslashreplace")
+        .decode()[:CAUSE_CHARACTERS_MAX]
+    )

@@ -123,15 +123,7 @@ class TooLarge:
 
 
 Event = (
-    Arrived
-    | Ignored
-    | Due
-    | Rejected
-    | Succeeded
-    | Failed
-    | DeadlinePassed
-    | HookFailed
-    | TooLarge
+    Arrived | Ignored | Due | Rejected | Succeeded | Failed | DeadlinePassed | HookFailed | TooLarge
 )
 
 
@@ -248,9 +240,7 @@ def _on_succeeded(state: ParkedKey | None, now_ms: int) -> Decision:
     )
 
 
-def _on_failed(
-    state: ParkedKey | None, event: Failed, now_ms: int, policy: Policy
-) -> Decision:
+def _on_failed(state: ParkedKey | None, event: Failed, now_ms: int, policy: Policy) -> Decision:
     attempt, failure = event.attempt, event.failure
     failed = Attempted(now_ms, attempt.number, event.message_id, failure.cause)
     seen = None if state is None else state.with_failure(failed)
@@ -303,9 +293,7 @@ def _letter(reason: str, event: Failed) -> DeadLetter:
     return DeadLetter(reason, failure.error_type, failure.error_message, event.attempt.number)
 
 
-def _give_up(
-    state: ParkedKey | None, letter: DeadLetter, message_id: str, now_ms: int
-) -> Decision:
+def _give_up(state: ParkedKey | None, letter: DeadLetter, message_id: str, now_ms: int) -> Decision:
     """Dead-letter the message whose turn it is; later ones of the key go on."""
     if state is not None:
         return _settle_head(state, letter, now_ms)

@@ -94,9 +94,7 @@ class ParkedKey:
         """The key after its head was settled: the next message is due at once; None if none is left."""
         if self.count == 1:
             return None
-        return replace(
-            self, head=self.head + 1, attempts=0, rounds=0, due_ms=now_ms, doom=None
-        )
+        return replace(self, head=self.head + 1, attempts=0, rounds=0, due_ms=now_ms, doom=None)
 
     def to_row(self) -> dict[str, Any]:
         """The row as it is stored and shown."""

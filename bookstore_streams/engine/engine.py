@@ -165,9 +165,7 @@ class Engine:
 
     def _open_partitions(self) -> list[Partition]:
         return [
-            seat.partition
-            for _, seat in sorted(self._seats.items())
-            if seat.partition is not None
+            seat.partition for _, seat in sorted(self._seats.items()) if seat.partition is not None
         ]
 
     # -- opening and closing ------------------------------------------------------------------

@@ -81,7 +81,7 @@ class Lane:
             comes by itself; then nobody else may make it run.
     """
 
-    __slots__ = ("consumer", "head", "is_due", "is_busy", "key", "parked", "turns")
+    __slots__ = ("consumer", "head", "is_busy", "is_due", "key", "parked", "turns")
 
     def __init__(self, consumer: Consumer, key: str | None, parked: ParkedKey | None) -> None:
         self.consumer = consumer

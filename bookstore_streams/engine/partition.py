@@ -176,9 +176,7 @@ class Partition:
             due_ms = resume(ParkedKey.from_row(orjson.loads(raw)), now_ms)
             if due_ms is not None:
                 self._schedule.set((name, key), due_ms)
-        self._tasks = [
-            asyncio.create_task(self._work()) for _ in range(self._limits.concurrency)
-        ]
+        self._tasks = [asyncio.create_task(self._work()) for _ in range(self._limits.concurrency)]
         self._tasks += [
             asyncio.create_task(self._wake_due_keys()),
             asyncio.create_task(self._watch_handlers()),
@@ -394,7 +392,8 @@ class Partition:
         return Progress.MORE if lane.is_due or lane.turns else Progress.NOTHING
 
     def _head_turn(self, lane: Lane) -> Turn:
-        assert lane.parked is not None and lane.key is not None
+        assert lane.parked is not None
+        assert lane.key is not None
         row_key = message_key(lane.consumer.name, lane.key, lane.parked.head)
         raw = self._staging.get(PARKED_MESSAGES, row_key)
         if raw is None:
@@ -470,7 +469,11 @@ class Partition:
         except Exception as error:
             failure = classify(error, consumer.transient)
             rejection = RejectedRecord(
-                Reason.PERMANENT, failure.error_type, failure.error_message, turn.key, turn.message_id
+                Reason.PERMANENT,
+                failure.error_type,
+                failure.error_message,
+                turn.key,
+                turn.message_id,
             )
             return None, Rejected(rejection, turn.message_id)
         if (
@@ -513,8 +516,8 @@ class Partition:
         """Call the handler; whatever it does becomes an event for the core."""
         consumer = lane.consumer
         while True:
-            while not self._has_lease():
-                await asyncio.sleep(LEASE_POLL_S)
+            while not self._has_lease():  # told by another thread, which sets no event here
+                await asyncio.sleep(LEASE_POLL_S)  # noqa: ASYNC110
             failure = await self._guarded(consumer, consumer.handle(event, context), context, task)
             if failure is None:
                 return Succeeded(attempt)
@@ -582,7 +585,8 @@ class Partition:
         """Carry out the effects of a decision in order. All of them join the same commit.
 
         Args:
-            lane, turn: whose.
+            lane: whose.
+            turn: of the message.
             decision: of the core.
             context: what the handler staged, for a decision that applies it.
             event: what the message was read as; None where it could not be read.

@@ -1,4 +1,4 @@
-"""A consumer as a Faust agent: listed by `faust agents`, its topics subscribed, run by the engine."""
+"""A consumer as a Faust agent: listed by `faust agents`, subscribed, run by the engine."""
 
 from __future__ import annotations
 

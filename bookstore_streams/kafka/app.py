@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 import faust
@@ -39,9 +39,11 @@ class App(faust.App):
     tables: TransactionalTableManager
 
     def __init__(self, settings: Settings, **kwargs: Any) -> None:
-        """Args:
-        settings: of the app, checked.
-        kwargs: what `faust.App` takes beside what the settings give.
+        """Make the app; it connects to nothing before it starts.
+
+        Args:
+            settings: of the app, checked.
+            kwargs: what `faust.App` takes beside what the settings give.
         """
         self.settings = settings
         broker, web = settings.broker, settings.web
@@ -83,6 +85,7 @@ class App(faust.App):
             on_fatal=self._on_fatal,
         )
         self._emitted: set[str] = set()
+        self._closers: list[Callable[[], Awaitable[None]]] = []
 
     # -- declaring ----------------------------------------------------------------------------
 
@@ -168,6 +171,20 @@ class App(faust.App):
             return agent
 
         return declare
+
+    def close_at_end(self, close: Callable[[], Awaitable[None]]) -> None:
+        """Await `close` when the worker has ended: no handler runs any more by then.
+
+        Faust's own signal comes first, while handlers still use what they were given.
+        """
+        if close not in self._closers:  # discovery imports modules twice
+            self._closers.append(close)
+
+    async def on_shutdown(self) -> None:
+        """Call when everything has stopped."""
+        await super().on_shutdown()
+        for close in self._closers:
+            await close()
 
     # -- what it needs --------------------------------------------------------------------------
 

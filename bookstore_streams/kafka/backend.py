@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -22,8 +22,12 @@ class SourceConsumer(Protocol):
         """Whether the group still counts this worker as alive."""
         ...
 
-    async def start_offsets(self, number: int, topics: Iterable[str]) -> dict[str, int]:
-        """Topic -> committed offset, or the first there is; fetching goes on from there."""
+    async def committed_offsets(self, number: int, topics: Iterable[str]) -> dict[str, int]:
+        """Topic -> committed offset; topics without one are left out."""
+        ...
+
+    async def seek_all(self, number: int, offsets: Mapping[str, int]) -> None:
+        """Let fetching go on at these offsets."""
         ...
 
 
@@ -37,11 +41,13 @@ class KafkaBackend:
         changelogs: Callable[[], dict[str, str]],
         consumer: Callable[[], SourceConsumer],
     ) -> None:
-        """Args:
-        settings: of the app.
-        directory: of this worker, one sub-directory a partition.
-        changelogs: table -> changelog topic, known once the app is complete.
-        consumer: the group consumer, known once the worker runs.
+        """Make the backend; it connects to nothing before a partition is opened.
+
+        Args:
+            settings: of the app.
+            directory: of this worker, one sub-directory a partition.
+            changelogs: table -> changelog topic, known once the app is complete.
+            consumer: the group consumer, known once the worker runs.
         """
         self._settings = settings
         self._directory = directory
@@ -62,17 +68,18 @@ class KafkaBackend:
         try:
             await journal.start()
             journal.store = self._open_store(number, changelogs)
+            sources = tuple(topics)
+            arguments = changelogs, number, sources, self._settings.broker, on_progress
             try:
-                await recover(
-                    journal.store, changelogs, number, self._settings.broker, on_progress
-                )
+                first = await recover(journal.store, *arguments)
             except StaleRecordError as error:
                 journal.store.reset(str(error))
-                await recover(
-                    journal.store, changelogs, number, self._settings.broker, on_progress
-                )
+                first = await recover(journal.store, *arguments)
             # Only after fencing: the former owner can no longer move these offsets.
-            offsets = await self._consumer().start_offsets(number, topics)
+            committed = await self._consumer().committed_offsets(number, sources)
+            # Retention may have removed what was committed next.
+            offsets = {t: max(committed.get(t, 0), first[t]) for t in sources}
+            await self._consumer().seek_all(number, offsets)
         except BaseException as error:
             await journal.close()
             if isinstance(error, BookstoreError) or not isinstance(error, Exception):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 from pathlib import Path
 from typing import IO, Any
 
@@ -64,7 +63,7 @@ class DataDirectory:
             draft = path.with_suffix(".new")
             try:
                 draft.write_text(json.dumps(self._identity))
-                os.replace(draft, path)
+                draft.replace(path)
             except OSError as error:
                 raise StoreError(f"{path} cannot be written ({error.strerror}).") from error
         elif found != self._identity:

@@ -25,7 +25,6 @@ from bookstore_streams.settings import Settings
 from .connection import client_options, translated
 from .store import LocalStore
 
-
 # A batch of Kafka records of this many bytes fits every broker's default message limit
 # (1,048,588); a single larger record gets a batch of its own.
 BATCH_BYTES_MAX = 900_000
@@ -43,10 +42,12 @@ class KafkaJournal:
     """
 
     def __init__(self, settings: Settings, number: int, changelogs: dict[str, str]) -> None:
-        """Args:
-        settings: of the app.
-        number: of the partition.
-        changelogs: table -> changelog topic.
+        """Make the journal; nobody is fenced before it starts.
+
+        Args:
+            settings: of the app.
+            number: of the partition.
+            changelogs: table -> changelog topic.
         """
         self.store: LocalStore
         self._number = number

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from aiokafka import AIOKafkaConsumer
 from aiokafka.structs import TopicPartition
@@ -21,9 +21,10 @@ async def recover(
     store: LocalStore,
     changelogs: dict[str, str],
     number: int,
+    sources: Iterable[str],
     broker: BrokerSettings,
     on_progress: Callable[[int, int], None],
-) -> None:
+) -> dict[str, int]:
     """Read every changelog from the store's position to its last stable offset.
 
     The former owner must have been fenced before: then nothing can be added behind the
@@ -33,8 +34,13 @@ async def recover(
         store: of the partition; its rows and positions move together.
         changelogs: table -> changelog topic.
         number: of the partition.
+        sources: source topics.
         broker: where.
         on_progress: told (offsets passed, offsets to pass).
+
+    Returns:
+        Source topic -> first offset that retention has left. It is asked for here because
+        the group's consumer would have to wait for its own long fetch first.
 
     Raises:
         StaleRecordError: the store is ahead of a changelog, so it was another changelog once.
@@ -52,7 +58,8 @@ async def recover(
     await consumer.start()
     try:
         consumer.assign(list(tables))
-        first = await consumer.beginning_offsets(list(tables))
+        source_partitions = [TopicPartition(topic, number) for topic in sources]
+        first = await consumer.beginning_offsets([*tables, *source_partitions])
         ends = await consumer.end_offsets(list(tables))
         at: dict[TopicPartition, int] = {}
         for partition, table in tables.items():
@@ -78,5 +85,6 @@ async def recover(
                 at[partition] = await consumer.position(partition)
             open_partitions = [p for p in open_partitions if at[p] < ends[p]]
             on_progress(min(sum(at.values()) - begin, to_pass), to_pass)
+        return {partition.topic: first[partition] for partition in source_partitions}
     finally:
         await consumer.stop()

@@ -58,7 +58,6 @@ class EngineStore(Store):  # type: ignore[type-arg]
         """Never called: Faust does not subscribe to the changelog."""
         raise NotImplementedError("The engine restores its tables itself.")
 
-
     async def backup_partition(
         self, tp: Any, flush: bool = True, purge: bool = False, keep: int = 1
     ) -> None:
@@ -91,14 +90,16 @@ class TransactionalTable(faust.Table):  # type: ignore[type-arg]
         row_value: Callable[[bytes], Any] = orjson.loads,
         **kwargs: Any,
     ) -> None:
-        """Args:
-        app: that owns the table.
-        rows_expire_after_ms: age after which rows may be dropped, here and in the
-            changelog; None keeps them until they are deleted.
-        row_key: text of a key -> its bytes in the store.
-        key_text: the other way round; what views show.
-        row_value: bytes of a row -> what views and handlers read.
-        kwargs: what `faust.Table` takes.
+        """Declare the table.
+
+        Args:
+            app: that owns the table.
+            rows_expire_after_ms: age after which rows may be dropped, here and in the
+                changelog; None keeps them until they are deleted.
+            row_key: text of a key -> its bytes in the store.
+            key_text: the other way round; what views show.
+            row_value: bytes of a row -> what views and handlers read.
+            kwargs: what `faust.Table` takes.
         """
         super().__init__(app, **kwargs)
         self.rows_expire_after_ms = rows_expire_after_ms

@@ -102,7 +102,9 @@ async def _check(admin: AIOKafkaAdminClient, specs: list[TopicSpec]) -> None:
     if not specs:
         return
     problems = []
-    found = {topic["topic"]: topic for topic in await admin.describe_topics([s.name for s in specs])}
+    found = {
+        topic["topic"]: topic for topic in await admin.describe_topics([s.name for s in specs])
+    }
     configs = await _configs(admin, [spec.name for spec in specs])
     for spec in specs:
         count = len(found[spec.name]["partitions"])

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 # and otherwise. Faust itself would wait a whole second.
 FETCH_WAIT_S_BLOCKED = 0.02
 FETCH_WAIT_S_MAX = 0.2
+# How long the broker may hold back an empty answer.
+FETCH_WAIT_MS = 200
 
 
 class ConsumerThread(stock.AIOKafkaConsumerThread):
@@ -43,21 +45,21 @@ class ConsumerThread(stock.AIOKafkaConsumerThread):
         consumer = super()._create_worker_consumer(transport)
         # Another app of ours may write the source topics in transactions.
         consumer._isolation_level = "read_committed"
+        # Faust waits 1.5 s: a partition that has just opened would have to wait for it.
+        consumer._fetch_max_wait_ms = FETCH_WAIT_MS
         return consumer
 
-    async def committed_or_earliest(self, partitions: Iterable[TP]) -> dict[TP, int]:
-        """Where each partition goes on: the committed offset, or the first there is."""
-        found: dict[TP, int] = await self.call_thread(self._committed_or_earliest, partitions)
+    async def committed_offsets(self, partitions: Iterable[TP]) -> dict[TP, int]:
+        """The committed offset of each partition that has one."""
+        found: dict[TP, int] = await self.call_thread(self._committed_offsets, partitions)
         return found
 
-    async def _committed_or_earliest(self, partitions: Iterable[TP]) -> dict[TP, int]:
+    async def _committed_offsets(self, partitions: Iterable[TP]) -> dict[TP, int]:
         consumer, found = self._ensure_consumer(), {}
         for tp in partitions:
-            partition = stock.ensure_aiokafka_TP(tp)
-            offset = await consumer.committed(partition)
-            first = (await consumer.beginning_offsets([partition]))[partition]
-            # Retention may have removed what was committed next.
-            found[tp] = first if offset is None else max(offset, first)
+            offset = await consumer.committed(stock.ensure_aiokafka_TP(tp))
+            if offset is not None:
+                found[tp] = offset
         return found
 
     async def renew_lease(self) -> None:
@@ -104,13 +106,18 @@ class Consumer(stock.Consumer):
         """Whether the group still counts this worker as alive."""
         return self.lease.holds()
 
-    async def start_offsets(self, number: int, topics: Iterable[str]) -> dict[str, int]:
-        """Topic -> offset to go on at; the fetcher is moved there."""
+    async def committed_offsets(self, number: int, topics: Iterable[str]) -> dict[str, int]:
+        """Topic -> committed offset; topics without one are left out."""
         partitions = [self._new_topicpartition(topic, number) for topic in topics]
-        offsets = await self._thread.committed_or_earliest(partitions)
-        async with self._fetch_gate:
-            await self.seek_wait(offsets)
+        offsets = await self._thread.committed_offsets(partitions)
         return {tp.topic: offset for tp, offset in offsets.items()}
+
+    async def seek_all(self, number: int, offsets: Mapping[str, int]) -> None:
+        """Let fetching go on at these offsets: topic -> offset."""
+        async with self._fetch_gate:
+            await self.seek_wait(
+                {self._new_topicpartition(topic, number): at for topic, at in offsets.items()}
+            )
 
     async def _getmany(self, active_partitions: set[TP] | None, timeout: float) -> Any:
         engine = self.app.engine
