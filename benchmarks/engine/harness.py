@@ -95,6 +95,7 @@ def broker_of(args: argparse.Namespace, folder: Path) -> Iterator[tuple[str, str
         yield args.broker, None
         return
     broker = KafkaBroker(folder / "kafka")
+    print(f"starting Kafka {KAFKA_VERSION}", file=sys.stderr)
     try:  # not `with`: it would leave a broker behind that is interrupted while it starts
         broker.start()
         yield broker.url, KAFKA_VERSION
