@@ -1,7 +1,7 @@
 """Kafka brokers for tests and demos: started, stopped, killed and paused as real processes.
 
-Owns two brokers that need no container engine, a single-node Apache Kafka and the small
-embedded one, and the command line behind ``scripts/brokers``. Refuses to listen anywhere but
+Owns two brokers that need no container engine: a single-node Apache Kafka and the small
+embedded one. Refuses to listen anywhere but
 on 127.0.0.1 and to touch a process that it did not start: a process is known by its pid
 together with its start time, which the broker's data folder keeps.
 
@@ -14,7 +14,6 @@ noida-db 0.2.3; request layouts are those of the Kafka protocol guide.
 
 from __future__ import annotations
 
-import argparse
 import base64
 import importlib.util
 import json
@@ -37,7 +36,6 @@ from typing import ClassVar, Self
 from bookstore_streams.errors import BookstoreError
 
 HOST = "127.0.0.1"
-PORT_DEFAULT = 9092
 KAFKA_VERSION = "4.4.0"
 JAVA_VERSION_MIN = 17
 
@@ -442,65 +440,3 @@ def _run(command: Sequence[str], what: str) -> None:
     if done.returncode:
         tail = "\n".join(done.stdout.splitlines()[-_LOG_TAIL_LINES:])
         raise BrokerUnavailableError(f"`{command[0]}` could not {what}:\n{tail}")
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run ``scripts/brokers``: 0 done, 1 refused or failed, 2 wrong usage."""
-    parser = argparse.ArgumentParser(prog="scripts/brokers", description=__doc__.splitlines()[0])
-    parser.add_argument("verb", choices=["up", "down", "status"])
-    parser.add_argument("kind", choices=sorted(BROKERS), nargs="?")
-    parser.add_argument("--port", type=int, help="where it listens on 127.0.0.1 (default 9092)")
-    parser.add_argument(
-        "--data-dir", type=Path, help="where its data stays (default .brokers/KIND)"
-    )
-    args = parser.parse_args(argv)
-    kinds = [args.kind] if args.kind else ["embedded"] if args.verb == "up" else sorted(BROKERS)
-    if args.data_dir and len(kinds) > 1:
-        parser.error("--data-dir is the folder of one broker: say which, kafka or embedded")
-    try:
-        done = [
-            _VERBS[args.verb](
-                BROKERS[kind](args.data_dir or _checkout() / ".brokers" / kind, args.port)
-            )
-            for kind in kinds
-        ]
-    except BrokerUnavailableError as error:
-        print(f"scripts/brokers: {error}", file=sys.stderr)
-        return 1
-    return 0 if any(done) else 1
-
-
-def _up(broker: Broker) -> bool:
-    if broker.pid is None:
-        broker.port = broker.port or PORT_DEFAULT
-        print(f"starting the {broker.kind} broker", file=sys.stderr, flush=True)
-        broker.start()
-    return _status(broker)
-
-
-def _down(broker: Broker) -> bool:
-    was_up = broker.pid is not None
-    broker.stop()
-    print(f"{broker.kind}: {'stopped' if was_up else 'was not up'}")
-    return True
-
-
-def _status(broker: Broker) -> bool:
-    pid = broker.pid
-    if pid is None:
-        print(f"{broker.kind}: not up")
-        return False
-    print(f"{broker.kind}: {broker.url} (pid {pid}, data and log in {broker.data_dir})")
-    return True
-
-
-_VERBS = {"up": _up, "down": _down, "status": _status}
-
-
-def _checkout() -> Path:
-    root = Path(__file__).parents[2]
-    return root if (root / "setup.cfg").exists() else Path.cwd()
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -257,7 +257,7 @@ def test_a_machine_without_maven_is_told_so_unless_it_has_the_jars(
 
 def test_the_command_leaves_a_broker_up_and_finds_it_again(tmp_path: Path) -> None:
     def brokers(verb: str, *options: str) -> subprocess.CompletedProcess[str]:
-        module = "bookstore_streams.testing.brokers"
+        module = "bookstore_streams.testing.broker_command"
         command = [sys.executable, "-m", module, verb, "embedded", "--data-dir", str(tmp_path)]
         return subprocess.run([*command, *options], cwd=ROOT, capture_output=True, text=True)
 
