@@ -25,7 +25,8 @@ from benchmarks.engine.worker import WorkerError
 from bookstore_streams.errors import BookstoreError
 from bookstore_streams.testing.brokers import KAFKA_VERSION, KafkaBroker
 
-# A run of fewer messages shows that everything works, not how fast: one round, no latencies.
+# A run of fewer messages shows that everything works, not how fast: one round, no latencies,
+# and time for everybody to finish.
 MESSAGES_OF_A_SMALL_RUN = 20_000
 
 
@@ -122,9 +123,8 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--seconds",
         type=float,
-        default=8.0,
         help="a contestant that has not finished so long after its first effect is stopped and "
-        "judged by what it did; default 8",
+        "judged by what it did; default 8, or 60 in a small run",
     )
     parser.add_argument(
         "--latency-messages",
@@ -147,6 +147,8 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
     is_small = args.messages < MESSAGES_OF_A_SMALL_RUN
     if args.rounds is None:
         args.rounds = 1 if is_small else 3
+    if args.seconds is None:
+        args.seconds = 60.0 if is_small else 8.0
     if args.latency_messages is None:
         args.latency_messages = 0 if is_small else 600
     return args
