@@ -7,13 +7,35 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import click
+from faust.types.web import Web
 
+from . import __version__
 from .discovery import discover
 from .errors import BookstoreError
 from .kafka.app import App
+from .kafka.clock import SystemClock
+from .kafka.group import Group
 from .settings import app_root, read
+from .web.server import Server
+from .web.worker import Worker
 
 T = TypeVar("T")
+
+
+class Bookstore(App):
+    """The app with its views."""
+
+    def _new_web(self) -> Web:
+        worker = Worker(
+            app_id=self.settings.app.id,
+            version=__version__,
+            engine=self.engine,
+            group=Group(self),
+            clock=SystemClock(),
+            tables=lambda: {table.name: table for table in self.tables.transactional()},
+            session=lambda: self.http_client,
+        )
+        return Server(self, worker)
 
 
 def create(env: Mapping[str, str]) -> App:
@@ -27,7 +49,7 @@ def create(env: Mapping[str, str]) -> App:
     """
     settings = read(env)
     root = app_root(env)
-    return App(
+    return Bookstore(
         settings,
         autodiscover=lambda: _told(discover, root),
         origin="bookstore_streams.application",

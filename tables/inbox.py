@@ -13,5 +13,6 @@ inbox = app.Table(
     help="What became of each message.",
     rows_expire_after_ms=app.settings.inbox.retention_ms,
     row_key=lambda text: inbox_key(*text.split("/", 1)),
+    key_prefix=lambda text: text.replace("/", "\0", 1).encode(),
     key_text=lambda raw: "/".join(split_inbox_key(raw)),
 )

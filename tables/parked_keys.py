@@ -11,5 +11,6 @@ parked_keys = app.Table(
     "parked_keys",
     help="Keys whose first message waits for a retry.",
     row_key=lambda text: parked_key(*text.split("/", 1)),
+    key_prefix=lambda text: text.replace("/", "\0", 1).encode(),
     key_text=lambda raw: "/".join(split_parked_key(raw)),
 )

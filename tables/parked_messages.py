@@ -14,10 +14,17 @@ def _row_key(text: str) -> bytes:
     return message_key(consumer, key, int(sequence))
 
 
+def _key_prefix(text: str) -> bytes:
+    # The length of the key comes before it, so only the consumer's part is told by a prefix.
+    consumer, slash, _ = text.partition("/")
+    return consumer.encode() + (b"\0" if slash else b"")
+
+
 parked_messages = app.Table(
     "parked_messages",
     help="Messages that wait behind or at the head of a parked key.",
     row_key=_row_key,
+    key_prefix=_key_prefix,
     key_text=lambda raw: "/".join(map(str, split_message_key(raw))),
     row_value=lambda raw: shown(unpack(raw)),
 )

@@ -86,6 +86,7 @@ class TransactionalTable(faust.Table):  # type: ignore[type-arg]
         *,
         rows_expire_after_ms: int | None = None,
         row_key: Callable[[str], bytes] = str.encode,
+        key_prefix: Callable[[str], bytes] | None = None,
         key_text: Callable[[bytes], str] = bytes.decode,
         row_value: Callable[[bytes], Any] = orjson.loads,
         **kwargs: Any,
@@ -97,6 +98,9 @@ class TransactionalTable(faust.Table):  # type: ignore[type-arg]
             rows_expire_after_ms: age after which rows may be dropped, here and in the
                 changelog; None keeps them until they are deleted.
             row_key: text of a key -> its bytes in the store.
+        key_prefix: beginning of a text -> what the bytes of all such keys begin with, so that
+            views need not read the whole table. None: the same as `row_key` where that is
+            the default, else nothing.
             key_text: the other way round; what views show.
             row_value: bytes of a row -> what views and handlers read.
             kwargs: what `faust.Table` takes.
@@ -104,6 +108,7 @@ class TransactionalTable(faust.Table):  # type: ignore[type-arg]
         super().__init__(app, **kwargs)
         self.rows_expire_after_ms = rows_expire_after_ms
         self.row_key = row_key
+        self.key_prefix = key_prefix or (str.encode if row_key is str.encode else _no_prefix)
         self.key_text = key_text
         self.row_value = row_value
 
@@ -180,6 +185,10 @@ class TransactionalTable(faust.Table):  # type: ignore[type-arg]
 
     def _new_store(self) -> EngineStore:
         return EngineStore("memory://", self.app, self, table_name=self.name, loop=self.loop)
+
+
+def _no_prefix(text: str) -> bytes:
+    return b""
 
 
 class TransactionalTableManager(TableManager):

@@ -1,0 +1,45 @@
+"""What the consumer group knows of its workers: who has which partitions, and where they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, cast
+
+if TYPE_CHECKING:
+    from .app import App
+    from .transport import Consumer
+
+
+class Group:
+    """The workers of an app, as the last assignment told every one of them."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    @property
+    def own_url(self) -> str:
+        """Where other workers reach this one."""
+        return str(self._app.conf.canonical_url)
+
+    @property
+    def partition_count(self) -> int:
+        """How many partitions there are to share."""
+        return self._app.settings.topics.partitions
+
+    def members(self) -> Mapping[str, frozenset[int]]:
+        """URL -> numbers of the engine's partitions given to it; empty before the first time."""
+        topics = self._app.engine.topics
+        return {
+            url: frozenset(
+                number for topic, numbers in given.items() if topic in topics for number in numbers
+            )
+            for url, given in self._app.router.external_topics_metadata().items()
+        }
+
+    def is_rebalancing(self) -> bool:
+        """Whether partitions are on their way from one worker to another."""
+        return self._app.rebalancing
+
+    def has_lease(self) -> bool:
+        """Whether the group still counts this worker as alive."""
+        return cast("Consumer", self._app.consumer).has_lease()
