@@ -53,7 +53,7 @@ _INSTALL_HINT = (
 
 # slf4j-simple: without a binding Kafka logs nothing, not even why it does not start.
 _POM = f"""\
-<project xmlns="http://maven.apache.org/POM/4.0.0">
+<project>
   <modelVersion>4.0.0</modelVersion>
   <groupId>bookstore-streams</groupId>
   <artifactId>kafka-for-tests</artifactId>
@@ -297,7 +297,8 @@ class EmbeddedBroker(Broker):
     """The noida-db binary: speaks Kafka's protocol, starts at once, needs nothing but pip.
 
     For demos and quick tests, not for production: what it acknowledged in the last second
-    before a SIGKILL of its own is lost. Tests that kill the broker belong on Kafka.
+    before a SIGKILL of its own is lost, and a topic that anybody asks about is made with one
+    partition. Tests that kill the broker, or are about missing topics, belong on Kafka.
     """
 
     kind = "embedded"
