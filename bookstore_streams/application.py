@@ -7,12 +7,15 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import click
+from faust.cli import base as faust_cli
 from faust.types.web import Web
 
 from . import __version__
+from .cli.commands import register
 from .discovery import discover
 from .errors import BookstoreError
 from .kafka.app import App
+from .kafka.client import KafkaClient
 from .kafka.clock import SystemClock
 from .kafka.group import Group
 from .settings import app_root, read
@@ -49,11 +52,13 @@ def create(env: Mapping[str, str]) -> App:
     """
     settings = read(env)
     root = app_root(env)
-    return Bookstore(
+    app = Bookstore(
         settings,
         autodiscover=lambda: _told(discover, root),
         origin="bookstore_streams.application",
     )
+    register(faust_cli.cli, settings, KafkaClient(settings.broker, app.changelogs))
+    return app
 
 
 def _told(call: Callable[..., T], *args: Any) -> T:

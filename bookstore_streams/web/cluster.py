@@ -11,7 +11,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlencode
 
 import aiohttp
 import orjson
@@ -64,7 +63,7 @@ async def list_everywhere(
     """
     asked = wanted(request.query, shape)
     if LOCAL in request.query:
-        own = await local(asked)
+        own = _trusted(worker, await local(asked))
         return answer(
             {
                 "rows": own.page.rows,
@@ -74,7 +73,7 @@ async def list_everywhere(
         )
     members = _members(worker)
     own, answers = await asyncio.gather(local(asked), ask_others(worker, request, members))
-    parts = {worker.group.own_url: own}
+    parts = {worker.group.own_url: _trusted(worker, own)}
     parts |= {url: part for url, raw in answers.items() if (part := _part(raw)) is not None}
     page = merged((part.page for part in parts.values()), asked.limit)
     covered = {url: part.partitions for url, part in parts.items()}
@@ -106,6 +105,8 @@ async def find_everywhere(
         HTTPServiceUnavailable: nobody who answered has it, but not everybody did.
     """
     own = await local()
+    if not worker.group.has_lease():
+        own = Found(None, frozenset())
     if LOCAL in request.query:
         return answer({"document": own.document, "partitions": sorted(own.partitions)})
     if own.document is not None:
@@ -166,6 +167,11 @@ def missed(
     return names
 
 
+def _trusted(worker: Worker, part: Part) -> Part:
+    """The part, or nothing once this worker may have lost its partitions: its rows may be old."""
+    return part if worker.group.has_lease() else Part(Page([], False), frozenset())
+
+
 def _members(worker: Worker) -> Mapping[str, frozenset[int]]:
     members = worker.group.members()
     if not members:
@@ -176,9 +182,9 @@ def _members(worker: Worker) -> Mapping[str, frozenset[int]]:
 
 
 async def _ask(worker: Worker, url: str, request: web.Request) -> tuple[str, dict[str, Any] | None]:
-    query = urlencode({**request.query, LOCAL: "1"})
     # As it came, escape for escape: %2F and %2E%2E must reach the other side as they are.
-    target = URL(f"{url.rstrip('/')}{request.rel_url.raw_path}?{query}", encoded=True)
+    path, query = request.rel_url.raw_path, request.rel_url.raw_query_string
+    target = URL(f"{url.rstrip('/')}{path}?{query}&{LOCAL}=1", encoded=True)
     try:
         async with worker.session().get(
             target,

@@ -76,10 +76,12 @@ def merged(pages: Iterable[Page[R]], limit: int) -> Page[R]:
     """The first rows of all pages together, at most `limit`.
 
     A row behind the last one of a cut page is left out: an earlier one may be missing there.
+    Of two rows at one place, such as those of a partition that has just moved, one is kept.
     """
     parts = list(pages)
     ends = [page.rows[-1][0] for page in parts if page.is_cut and page.rows]
-    rows = sorted((row for page in parts for row in page.rows), key=lambda row: row[0])
+    by_place = {place: row for page in parts for place, row in page.rows}
+    rows = sorted(by_place.items(), key=lambda row: row[0])
     total = len(rows)
     if ends:
         end = min(ends)
