@@ -34,7 +34,9 @@ def inbox_row(
         outcome: where the message is.
         at_ms: epoch ms of that.
         key: the record's key; None when it had none.
-        topic, partition, offset: where it was read.
+        topic: where it was read.
+        partition: of the topic.
+        offset: in the partition.
     """
     return {
         "outcome": outcome,

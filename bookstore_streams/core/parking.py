@@ -91,7 +91,7 @@ class ParkedKey:
         return replace(self, cause=failed.cause, history=history)
 
     def without_head(self, now_ms: int) -> ParkedKey | None:
-        """The key after its head was settled: the next message is due at once; None if none is left."""
+        """The key after its head was settled: the next one is due at once; None if none is left."""
         if self.count == 1:
             return None
         return replace(self, head=self.head + 1, attempts=0, rounds=0, due_ms=now_ms, doom=None)

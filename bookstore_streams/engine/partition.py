@@ -78,6 +78,8 @@ TURNS_PER_YIELD = 100
 # How often a task looks whether a lost lease is back, and whether a handler takes too long.
 LEASE_POLL_S = 0.05
 WATCH_S = 0.25
+# Messages that may finish while a commit is under way, in commits.
+FINISHED_FACTOR = 2
 # Room in a record for what the batch and the transaction add to a row.
 ROW_OVERHEAD_BYTES = 1_024
 
@@ -154,6 +156,8 @@ class Partition:
         self._closed: asyncio.Task[None] | None = None
         self._wake_commit = asyncio.Event()
         self._is_full = asyncio.Event()
+        self._is_drained = asyncio.Event()
+        self._finished_max = FINISHED_FACTOR * limits.commit_messages_max
         self._commit_lock = asyncio.Lock()
         self._wake_timer = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -203,6 +207,7 @@ class Partition:
         self._is_closing = True
         self._wake_commit.set()
         self._is_full.set()
+        self._is_drained.set()
         # Half of the time for running handlers, a quarter for their commit: the rest is for
         # giving back the connections and leaving the group.
         patience_s = self._limits.shutdown_ms / 2_000
@@ -307,6 +312,11 @@ class Partition:
         assert task is not None
         turns = 0
         while not self._is_closing:
+            if self._finished >= self._finished_max:
+                # The commit under way needs the loop more than this does, and what waits for
+                # the next one is bounded.
+                await self._is_drained.wait()
+                continue
             lane = await queue.take()
             self._overdue_at[task] = _NEVER
             try:
@@ -516,8 +526,8 @@ class Partition:
         """Call the handler; whatever it does becomes an event for the core."""
         consumer = lane.consumer
         while True:
-            while not self._has_lease():  # told by another thread, which sets no event here
-                await asyncio.sleep(LEASE_POLL_S)  # noqa: ASYNC110
+            while not self._has_lease():  # noqa: ASYNC110 - another thread tells, by no event
+                await asyncio.sleep(LEASE_POLL_S)
             failure = await self._guarded(consumer, consumer.handle(event, context), context, task)
             if failure is None:
                 return Succeeded(attempt)
@@ -705,6 +715,8 @@ class Partition:
             self._wake_commit.set()
         if self._finished >= self._limits.commit_messages_max:
             self._is_full.set()
+        if self._finished >= self._finished_max:
+            self._is_drained.clear()
 
     # -- due keys, late handlers --------------------------------------------------------------
 
@@ -761,6 +773,7 @@ class Partition:
             self._wake_commit.clear()
             self._is_full.clear()
             self._finished = 0
+            self._is_drained.set()
             self._last_commit_s = time.monotonic()
             marks = {
                 topic: mark

@@ -27,6 +27,8 @@ from .topics import TopicSpec, ensure_topics
 from .transport import Transport
 from .worker import Worker
 
+POLL_RECORDS_MAX = 1_000
+
 
 class App(faust.App):
     """A Faust app whose consumers apply every message once and in order.
@@ -57,6 +59,9 @@ class App(faust.App):
             consumer_auto_offset_reset="earliest",
             # A consumer's fetch must take the largest record there is, or it stalls on it.
             consumer_max_fetch_size=max(settings.topics.row_bytes_max, 1 << 20),
+            # Else one fetch could bring tens of thousands of small records at once, far
+            # more than the backlog allows.
+            broker_max_poll_records=min(POLL_RECORDS_MAX, settings.engine.backlog_max),
             topic_partitions=settings.topics.partitions,
             topic_replication_factor=broker.replication_factor,
             store="memory://",
