@@ -44,12 +44,35 @@ class Group(Protocol):
 class Table(Protocol):
     """A table as views read it."""
 
-    name: str
-    help: str
-    row_key: Callable[[str], bytes]
-    key_prefix: Callable[[str], bytes]
-    key_text: Callable[[bytes], str]
-    row_value: Callable[[bytes], Any]
+    @property
+    def name(self) -> str:
+        """Unique in the app."""
+        ...
+
+    @property
+    def help(self) -> str:
+        """What a row means."""
+        ...
+
+    @property
+    def row_key(self) -> Callable[[str], bytes]:
+        """Text of a key -> its bytes; raises ValueError or TypeError for what is none."""
+        ...
+
+    @property
+    def key_prefix(self) -> Callable[[str], bytes]:
+        """Beginning of a text -> what the bytes of all such keys begin with."""
+        ...
+
+    @property
+    def key_text(self) -> Callable[[bytes], str]:
+        """Bytes of a key -> its text."""
+        ...
+
+    @property
+    def row_value(self) -> Callable[[bytes], Any]:
+        """Bytes of a row -> what JSON can hold."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
