@@ -18,10 +18,10 @@ from functools import lru_cache
 
 import orjson
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.partitioner import murmur2
 from rocksdict import Options, Rdict, WriteBatch
 
+from benchmarks.engine.changelogs import changelog, create_changelogs
 from benchmarks.engine.contest import MESSAGE_ID, Contest, deposit, from_command_line
 
 VARIANTS = ("batches", "futures")
@@ -128,28 +128,9 @@ def partition_of(key: bytes, partitions: int) -> int:
     return int(murmur2(key) & 0x7FFFFFFF) % partitions
 
 
-def changelog(contest: Contest, table: str) -> str:
-    return f"{contest.group}-{table}-changelog"
-
-
-async def create_changelogs(contest: Contest) -> None:
-    admin = AIOKafkaAdminClient(bootstrap_servers=contest.servers)
-    await admin.start()
-    try:
-        compacted = {"cleanup.policy": "compact"}
-        await admin.create_topics(
-            [
-                NewTopic(changelog(contest, table), contest.partitions, 1, topic_configs=compacted)
-                for table in TABLES
-            ]
-        )
-    finally:
-        await admin.close()
-
-
 async def work(contest: Contest, send: Send, stopped: asyncio.Event) -> None:
     """Take, stage, commit, write; until told to stop."""
-    await create_changelogs(contest)
+    await create_changelogs(contest, TABLES)
     store = Store(str(contest.data_dir / "store"))
     consumer = AIOKafkaConsumer(
         contest.source,

@@ -20,7 +20,7 @@ from benchmarks.engine.contestants import Contestant
 from benchmarks.engine.judge import Judge, Sight, Verdict, effects, judge
 from benchmarks.engine.load import Filler, Load
 from benchmarks.engine.report import Progress
-from benchmarks.engine.worker import Usage, Worker, WorkerError
+from benchmarks.engine.worker import Usage, Worker
 
 # Joining a group, creating topics, opening stores: 2 to 5 s, more beside other work.
 FIRST_EFFECT_S_MAX = 60.0
@@ -167,7 +167,7 @@ class Track:
             await worker.stop()
         except TimeoutError:
             worker.check()
-            raise WorkerError("did not follow the messages of the latency run") from None
+            raise worker.error("did not follow the messages of the latency run") from None
         finally:
             await worker.kill()
         return [(seen[message_id] - at_s) * 1000 for message_id, at_s in sent.items()]
@@ -214,7 +214,7 @@ class Track:
                 if shown:
                     first = last = look
                 elif now_s - started_s > FIRST_EFFECT_S_MAX:
-                    raise WorkerError(f"no effect within {FIRST_EFFECT_S_MAX:.0f} s")
+                    raise worker.error(f"no effect within {FIRST_EFFECT_S_MAX:.0f} s")
             else:
                 if shown != _shown(contestant, last):
                     last = look

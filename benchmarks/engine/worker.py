@@ -62,12 +62,12 @@ class Worker:
         try:
             return _usage(Path("/proc") / str(self._process.pid))
         except (OSError, KeyError):  # it ended just now; what is left of it has no memory
-            raise WorkerError(f"ended:\n{self._tail()}") from None
+            raise self.error("ended") from None
 
     def check(self) -> None:
         """Raises: WorkerError: the process has ended, with the end of what it printed."""
         if self._process.returncode is not None:
-            raise WorkerError(f"ended with status {self._process.returncode}:\n{self._tail()}")
+            raise self.error(f"ended with status {self._process.returncode}")
 
     async def stop(self) -> None:
         """SIGTERM, and wait.
@@ -82,7 +82,7 @@ class Worker:
             await asyncio.wait_for(self._process.wait(), STOP_S_MAX)
         except TimeoutError:
             await self.kill()
-            raise WorkerError(f"did not stop in {STOP_S_MAX:.0f} s:\n{self._tail()}") from None
+            raise self.error(f"did not stop in {STOP_S_MAX:.0f} s") from None
 
     async def kill(self) -> None:
         """SIGKILL, where it still runs."""
@@ -90,9 +90,10 @@ class Worker:
             self._process.kill()
             await self._process.wait()
 
-    def _tail(self) -> str:
+    def error(self, what: str) -> WorkerError:
+        """An error that also shows the last lines the worker printed."""
         lines = self._log.read_text(errors="replace").splitlines()
-        return "\n".join(lines[-LOG_LINES_SHOWN:])
+        return WorkerError("\n".join([what, *lines[-LOG_LINES_SHOWN:]]))
 
 
 def _usage(proc: Path) -> Usage:
