@@ -35,6 +35,7 @@ class Consumer:
         parse: makes an event of a decoded document; raises `PermanentError` where it cannot.
         known_types: values of the field `type` that it handles; other types and tombstones
             are ignored and counted. None hands it every decoded value and keeps no schema.
+        emits: names of the topics that it may emit to; None for any that exists.
         on_dead_letter: its compensation, in the transaction of the dead letter.
         transient: exception types of its own that pass, beside the general list.
         deadline_from: epoch ms in the event that the policy's deadline counts from.
@@ -49,6 +50,7 @@ class Consumer:
     policy: Policy = field(default_factory=Policy)
     parse: Callable[[Any], Any] = _as_it_is
     known_types: frozenset[str] | None = None
+    emits: frozenset[str] | None = None
     on_dead_letter: DeadLetterHook | None = None
     transient: tuple[type[BaseException], ...] = ()
     deadline_from: Callable[[Any], int | None] | None = None

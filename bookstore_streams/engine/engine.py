@@ -12,7 +12,8 @@ from bookstore_streams.errors import InvariantError, LeaseLostError
 from bookstore_streams.ports import Backend, Clock, Probe
 
 from .consumer import Consumer
-from .partition import Limits, Partition
+from .limits import Limits
+from .partition import Partition
 
 log = logging.getLogger(__name__)
 
@@ -118,8 +119,16 @@ class Engine:
             assigned: partition number -> topics of the engine.
         """
         for number, topics in assigned.items():
-            if number not in self._seats:
-                seat = self._seats[number] = _Seat(tuple(sorted(topics)))
+            if number in self._seats:
+                continue
+            seat = self._seats[number] = _Seat(tuple(sorted(topics)))
+            missing = self._topics.difference(seat.topics)
+            if missing:
+                # Two workers with the same partition of different topics would fence each
+                # other for ever; the next rebalance, with the same version everywhere, mends it.
+                seat.cause = f"the group gave partition {number} of {sorted(missing)} elsewhere"
+                log.error("partition %s stays closed: %s", number, seat.cause)
+            else:
                 self._open(number, seat, 0.0)
 
     async def release(self, numbers: Iterable[int]) -> None:

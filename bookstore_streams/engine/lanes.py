@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from enum import Enum, auto
 from typing import Any
 
 from bookstore_streams.core.effects import Attempt
@@ -48,7 +47,6 @@ class Turn:
     def __init__(
         self,
         record: Record,
-        slot: Slot | None,
         key: str | None,
         message_id: str,
         inbox_key: bytes,
@@ -57,7 +55,7 @@ class Turn:
         is_replay: bool,
     ) -> None:
         self.record = record
-        self.slot = slot
+        self.slot: Slot | None = None
         self.key = key
         self.message_id = message_id
         self.inbox_key = inbox_key
@@ -91,14 +89,6 @@ class Lane:
         self.head: Turn | None = None
         self.is_due = False
         self.is_busy = False
-
-
-class Progress(Enum):
-    """How a step in a lane ended."""
-
-    MORE = auto()  # the next step can be taken at once
-    NOTHING = auto()  # nothing to do until something arrives or comes due
-    WAITS = auto()  # a timer or another lane brings it back
 
 
 class RunQueue:

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextvars import ContextVar
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from bookstore_streams.core.envelope import CAUSATION_ID, MESSAGE_ID, emitted_id, propagated
+from bookstore_streams.core.effects import Attempt
+from bookstore_streams.core.envelope import (
+    CAUSATION_ID,
+    MESSAGE_ID,
+    emitted_id,
+    inbox_id,
+    propagated,
+)
 from bookstore_streams.core.events import to_document
 from bookstore_streams.errors import LeaseLostError, RecordTooLargeError, UnitOfWorkError
 from bookstore_streams.ports import Emission, Headers
+
+if TYPE_CHECKING:
+    from .consumer import Consumer
 
 #: The unit of work of the handler that runs in this task.
 current: ContextVar[Context | None] = ContextVar("current", default=None)
@@ -23,7 +33,6 @@ class Context:
     """What a handler sees beside its event, and where its writes and events are staged.
 
     Attributes:
-        consumer: name of the consumer.
         key: of the message.
         message_id: of the message.
         headers: of the source record, untouched.
@@ -34,14 +43,14 @@ class Context:
 
     # Made once a message: a plain class with slots costs a third of a frozen dataclass.
     __slots__ = (
+        "_bytes_max",
+        "_consumer",
         "_has_lease",
         "_ordinal",
         "_ordinal_step",
         "_read",
-        "_row_bytes_max",
         "attempt",
         "attempt_in_round",
-        "consumer",
         "emissions",
         "headers",
         "is_open",
@@ -53,35 +62,41 @@ class Context:
 
     def __init__(
         self,
-        consumer: str,
+        consumer: Consumer,
         key: str,
         message_id: str,
         headers: Headers,
-        attempt: int,
-        attempt_in_round: int,
+        attempt: Attempt | None,
         now_ms: int,
         read: Callable[[str, bytes], bytes | None],
         has_lease: Callable[[], bool],
-        message_bytes_max: int,
-        *,
-        is_hook: bool = False,
+        bytes_max: int,
     ) -> None:
-        self.consumer = consumer
         self.key = key
         self.message_id = message_id
         self.headers = headers
-        self.attempt = attempt
-        self.attempt_in_round = attempt_in_round
         self.now_ms = now_ms
         self.writes: dict[tuple[str, bytes], bytes | None] = {}
         self.emissions: list[Emission] = []
         self.is_open = True
+        self._consumer = consumer
         self._read = read
         self._has_lease = has_lease
-        self._row_bytes_max = message_bytes_max
-        # A hook's events have ids of their own: a replay of the dead letter that succeeds
-        # must not meet the id under which the failure was told.
-        self._ordinal, self._ordinal_step = (-1, -1) if is_hook else (0, 1)
+        self._bytes_max = bytes_max
+        if attempt is not None:
+            self.attempt, self.attempt_in_round = attempt.number, attempt.in_round
+            self._ordinal = 0
+            self._ordinal_step = 1
+        else:
+            # A hook's events have ids of their own: a replay of the dead letter that succeeds
+            # must not meet the id under which the failure was told.
+            self.attempt = self.attempt_in_round = 0
+            self._ordinal = self._ordinal_step = -1
+
+    @property
+    def consumer(self) -> str:
+        """Name of the consumer."""
+        return self._consumer.name
 
     def get(self, table: str, key: bytes) -> bytes | None:
         """A row as this unit of work sees it: its own writes first, then what is finished."""
@@ -112,20 +127,31 @@ class Context:
             that a second run of the same message emits the same id.
 
         Raises:
-            UnitOfWorkError: the handler has returned already.
+            UnitOfWorkError: the handler has returned already, or the consumer did not
+                declare that it emits to the topic.
             RecordTooLargeError: the broker would not take the event.
         """
         self._check_open()
+        consumer = self._consumer
+        if consumer.emits is not None and topic not in consumer.emits:
+            raise UnitOfWorkError(
+                f"{consumer.name} emits to {topic!r} without saying so: add it to emits= where the "
+                "consumer is declared."
+            )
         value = orjson.dumps(event, default=to_document, option=orjson.OPT_PASSTHROUGH_DATACLASS)
         raw_key = (self.key if key is None else key).encode()
-        message_id = emitted_id(self.consumer, self.message_id, self._ordinal)
+        message_id = emitted_id(consumer.name, self.message_id, self._ordinal)
+        cause = inbox_id(self.message_id).encode()
         headers: list[tuple[str, bytes | None]] = [
             (MESSAGE_ID, message_id.encode()),
-            (CAUSATION_ID, self.message_id.encode()),
+            (CAUSATION_ID, cause),
         ]
+        size = len(raw_key) + len(value) + len(cause)
         if len(self.headers) > 1:  # more than the message id itself
-            headers += propagated(self.headers)
-        self._check_size(len(raw_key) + len(value), f"an event for topic {topic!r}")
+            traced = propagated(self.headers)
+            headers += traced
+            size += sum(len(content or b"") for _, content in traced)
+        self._check_size(size, f"an event for topic {topic!r}")
         self._ordinal += self._ordinal_step
         self.emissions.append(Emission(topic, raw_key, value, headers))
         return message_id
@@ -151,8 +177,8 @@ class Context:
             )
 
     def _check_size(self, size: int, what: str) -> None:
-        if size > self._row_bytes_max:
+        if size > self._bytes_max:
             raise RecordTooLargeError(
                 f"Message {self.message_id!r} makes {what} of {size} bytes; topics."
-                f"message_bytes_max allows {self._row_bytes_max}."
+                f"message_bytes_max allows {self._bytes_max}."
             )

@@ -13,7 +13,7 @@ from bookstore_streams.core import events
 from bookstore_streams.core.policy import Jitter, Policy
 from bookstore_streams.engine.consumer import Consumer, DeadLetterHook, Handler
 from bookstore_streams.engine.engine import Engine
-from bookstore_streams.engine.partition import Limits
+from bookstore_streams.engine.limits import Limits
 from bookstore_streams.errors import ConfigError
 from bookstore_streams.settings import ConsumerSettings, Settings
 
@@ -132,13 +132,14 @@ class App(faust.App):
                 settings holds its policy.
             events: event classes it handles; other types and tombstones are ignored and
                 counted. None gives it every decoded JSON value as it is.
-            emits: names of the topics it emits to, so that they are made when missing.
+            emits: names of the topics it emits to; made when missing, and no others.
             on_dead_letter: awaited with (event, dead letter, context) in the unit of work of
                 the dead letter of an event that could be read.
             transient: exception types of its own that pass.
             deadline_from: event -> epoch ms that the policy's deadline counts from.
             policy: instead of the settings' one.
         """
+        emitted = frozenset(emits)
         chosen = policy or self.settings.consumers.get(name)
         if chosen is None:
             raise ConfigError(
@@ -154,6 +155,7 @@ class App(faust.App):
                 dead_letter_topic=f"bookstore.orders.{name}.dlt",
                 policy=_policy(chosen),
                 **_reading(events),
+                emits=emitted,
                 on_dead_letter=on_dead_letter,
                 transient=transient,
                 deadline_from=deadline_from,
@@ -172,7 +174,7 @@ class App(faust.App):
             self.topics.beacon.add(agent)
             venusian.attach(agent, category=SCAN_AGENT)
             self.engine.add(consumer)
-            self._emitted.update(emits)
+            self._emitted.update(emitted)
             return agent
 
         return declare

@@ -17,7 +17,7 @@ from bookstore_streams.core.parking import (
     split_parked_key,
 )
 from bookstore_streams.core.parking_view import key_detail, key_row, message_row
-from bookstore_streams.engine.partition import PARKED_KEYS, PARKED_MESSAGES
+from bookstore_streams.engine.tables import PARKED_KEYS, PARKED_MESSAGES
 
 from .answer import refusal
 from .cluster import Found, Part, find_everywhere, list_everywhere

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 from aiohttp import web
 
-from bookstore_streams.engine.partition import PARKED_KEYS
+from bookstore_streams.engine.tables import PARKED_KEYS
 
 from .answer import answer
 from .cluster import LOCAL, ask_others, missed
