@@ -9,7 +9,7 @@ import orjson
 import pytest
 from aiohttp import web
 
-from bookstore_streams.engine.partition import PARKED_KEYS, PARKED_MESSAGES
+from bookstore_streams.engine.tables import PARKED_KEYS, PARKED_MESSAGES
 from bookstore_streams.web import cluster, rows
 from tests.unit.view_stand import (
     NOW_MS,

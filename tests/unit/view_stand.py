@@ -20,7 +20,7 @@ from yarl import URL
 from bookstore_streams.core.parking import Attempted, ParkedKey, message_key, parked_key
 from bookstore_streams.core.record import pack, shown, unpack
 from bookstore_streams.engine.engine import Engine, SeatStatus
-from bookstore_streams.engine.partition import PARKED_KEYS, PARKED_MESSAGES
+from bookstore_streams.engine.tables import PARKED_KEYS, PARKED_MESSAGES
 from bookstore_streams.web.answer import errors_as_json
 from bookstore_streams.web.server import ROUTES
 from bookstore_streams.web.worker import Worker
