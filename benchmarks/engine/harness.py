@@ -167,6 +167,7 @@ def main(argv: Sequence[str]) -> int:
     # A fresh topic has no leader for a moment; aiokafka warns of each retry.
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    around = circumstances()
     try:
         with (
             tempfile.TemporaryDirectory(prefix="bench-") as folder,
@@ -181,7 +182,7 @@ def main(argv: Sequence[str]) -> int:
     options = ("messages", "keys", "partitions", "seed", "rounds", "seconds")
     found = {
         "benchmark": "engine",
-        **circumstances(),
+        **around,
         "kafka": version,
         **{name: getattr(args, name) for name in options},
         "contestants": contestants,

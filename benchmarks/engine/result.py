@@ -64,7 +64,7 @@ def _percentiles(values: Sequence[float]) -> dict[str, float] | None:
 
 
 def circumstances() -> dict[str, Any]:
-    """What someone needs to know of code and machine who compares two results."""
+    """What someone needs to know of code and machine, just before the run, to compare results."""
     return {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": _git("rev-parse", "HEAD"),
@@ -74,6 +74,8 @@ def circumstances() -> dict[str, Any]:
         "libraries": {name: version(name) for name in LIBRARIES},
         "cpu": _cpu_model(),
         "cores": len(os.sched_getaffinity(0)),
+        # What else goes on here; ratios of a busy machine flatter whoever waits for the broker less.
+        "load_average_before": round(os.getloadavg()[0], 1),
     }
 
 

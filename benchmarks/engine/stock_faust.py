@@ -70,7 +70,7 @@ def main() -> None:
     app = build(contest)
     app.finalize()
     # Faust creates them, too, but an event that comes before they are known crashes its agent
-    # (PartitionsMismatch, "0 partitions") and it then stands still: 2 of 20 starts on a busy machine.
+    # (PartitionsMismatch, "0 partitions"), and it stands still: 2 of 20 starts on a busy machine.
     asyncio.run(create_changelogs(contest, list(app.tables)))
     faust.Worker(app, loglevel="warn").execute_from_commandline()
 
