@@ -74,7 +74,7 @@ def circumstances() -> dict[str, Any]:
         "libraries": {name: version(name) for name in LIBRARIES},
         "cpu": _cpu_model(),
         "cores": len(os.sched_getaffinity(0)),
-        # What else goes on here; ratios of a busy machine flatter whoever waits for the broker less.
+        # Other work here flatters whoever waits for the broker less.
         "load_average_before": round(os.getloadavg()[0], 1),
     }
 
