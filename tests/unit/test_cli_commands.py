@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -13,6 +12,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
+from bookstore_streams.cli import parked
 from bookstore_streams.cli.commands import register
 from bookstore_streams.cli.output import duration, moment, printable
 from bookstore_streams.core.events import parse
@@ -21,7 +21,7 @@ from bookstore_streams.core.record import pack
 from bookstore_streams.errors import ConnectionLostError
 from bookstore_streams.settings import Settings, WebSettings
 
-NOW_MS = time.time_ns() // 1_000_000
+NOW_MS = 1_800_000_000_000
 PARKED = ParkedKey(
     head=3,
     tail=5,
@@ -47,10 +47,10 @@ class MemoryBroker:
         self.before_read: Callable[[], None] = lambda: None
         self.reads = 0
 
-    def park(self, key: str, parked: ParkedKey = PARKED, consumer: str = "billing") -> None:
-        row = json.dumps(parked.to_row()).encode()
+    def park(self, key: str, state: ParkedKey = PARKED, consumer: str = "billing") -> None:
+        row = json.dumps(state.to_row()).encode()
         self.tables["parked_keys"][1, parked_key(consumer, key)] = row
-        for n in range(parked.head, parked.tail):
+        for n in range(state.head, state.tail):
             self.park_message(key, n, consumer)
 
     def park_message(self, key: str, sequence: int, consumer: str = "billing") -> None:
@@ -85,6 +85,11 @@ class MemoryBroker:
             raise self.error
         self.sent.append((topic, key, value, headers))
         return 5, 41
+
+
+@pytest.fixture(autouse=True)
+def _stopped_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parked, "_now_ms", lambda: NOW_MS)
 
 
 @pytest.fixture
