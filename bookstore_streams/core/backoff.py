@@ -10,6 +10,10 @@ from .policy import Jitter, Policy
 # long enough for a dropped connection to be replaced, short enough to stay in the lane.
 IMMEDIATE_MS_BASE = 50
 
+# Nobody waits longer than a year, whatever the other side asks for: a due time must stay a
+# number that every clock and store can hold.
+WAIT_MS_MAX = 365 * 86_400_000
+
 
 def backoff_ms(policy: Policy, message_id: str, rounds: int, retry_after_ms: int | None) -> int:
     """The wait after a round of attempts has failed, in ms, at least 0.
@@ -30,7 +34,7 @@ def backoff_ms(policy: Policy, message_id: str, rounds: int, retry_after_ms: int
             spread = wait * _fraction(message_id, rounds)
         case Jitter.EQUAL:
             spread = wait / 2 + wait / 2 * _fraction(message_id, rounds)
-    return max(int(spread), retry_after_ms or 0)
+    return min(max(int(spread), retry_after_ms or 0), WAIT_MS_MAX)
 
 
 def immediate_ms(policy: Policy, in_round: int, elapsed_ms: int) -> int | None:

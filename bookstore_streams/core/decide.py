@@ -335,7 +335,13 @@ def _on_hook_failed(
     due_ms = now_ms + backoff_ms(policy, event.message_id, rounds, event.failure.retry_after_ms)
     doom = Doom(letter.reason, letter.error_type, letter.error_message)
     if state is not None:
-        waiting = replace(state.with_failure(failed), rounds=rounds, due_ms=due_ms, doom=doom)
+        waiting = replace(
+            state.with_failure(failed),
+            attempts=letter.attempts,
+            rounds=rounds,
+            due_ms=due_ms,
+            doom=doom,
+        )
         return Decision(waiting, (Count("dead_letter_hook_failures"), SaveKey(waiting)))
     parked = ParkedKey(
         head=0,

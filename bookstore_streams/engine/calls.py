@@ -23,7 +23,12 @@ from bookstore_streams.core.decide import (
 from bookstore_streams.core.effects import Attempt, DeadLetter
 from bookstore_streams.core.envelope import Reason, decode, inbox_id
 from bookstore_streams.core.envelope import Rejected as RejectedRecord
-from bookstore_streams.errors import LeaseLostError
+from bookstore_streams.errors import (
+    LeaseLostError,
+    RecordTooLargeError,
+    StoreError,
+    UnitOfWorkError,
+)
 from bookstore_streams.ports import Clock
 
 from .consumer import Consumer
@@ -51,7 +56,11 @@ class Parsed(NamedTuple):
 
 
 class Calls:
-    """Calls the consumers' code for one partition."""
+    """Calls the consumers' code for one partition.
+
+    Attributes:
+        without_lease: worker tasks that wait for the lease; nobody need wait for them.
+    """
 
     def __init__(
         self,
@@ -68,6 +77,7 @@ class Calls:
         # worker task -> when its call is to be cancelled, monotonic seconds
         self._overdue_at: dict[asyncio.Task[None], float] = {}
         self._timed_out: set[asyncio.Task[None]] = set()
+        self.without_lease: set[asyncio.Task[None]] = set()
 
     def parse(self, lane: Lane, turn: Turn, attempt: Attempt | None) -> Parsed | Event:
         """The message as the app reads it, or what to tell the core instead of calling it."""
@@ -102,8 +112,8 @@ class Calls:
             return DeadlinePassed(inbox_id(turn.message_id)), None
         consumer = lane.consumer
         while True:
-            while not self._has_lease():  # noqa: ASYNC110 - another thread tells, by no event
-                await asyncio.sleep(LEASE_POLL_S)
+            if not self._has_lease():
+                await self._wait_for_lease()
             context = self._context(consumer, turn, attempt)
             failure = await self._guarded(consumer, consumer.handle, (event, context), context)
             if failure is None:
@@ -116,6 +126,16 @@ class Calls:
         now_ms = self._clock.now_ms()
         elapsed_ms = now_ms - turn.round_started_ms
         return Failed(attempt, failure, inbox_id(turn.message_id), elapsed_ms, deadline_ms), None
+
+    async def _wait_for_lease(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self.without_lease.add(task)
+        try:
+            while not self._has_lease():  # noqa: ASYNC110 - another thread tells, by no event
+                await asyncio.sleep(LEASE_POLL_S)
+        finally:
+            self.without_lease.discard(task)
 
     async def dead_letter_hook(
         self, consumer: Consumer, turn: Turn, event: Any, letter: DeadLetter
@@ -173,8 +193,12 @@ class Calls:
             if task.cancelling():
                 raise
             return classify(error)  # the handler's own, not ours
-        except (KeyboardInterrupt, GeneratorExit):
+        except KeyboardInterrupt:
             raise
+        except (UnitOfWorkError, RecordTooLargeError) as error:
+            return classify(error)
+        except StoreError:
+            raise  # a damaged disk is not the message's fault: the partition starts again
         except BaseException as error:
             return classify(error, consumer.transient)
         finally:

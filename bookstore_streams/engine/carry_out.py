@@ -30,7 +30,7 @@ from bookstore_streams.core.record import pack
 from bookstore_streams.errors import InvariantError, RecordTooLargeError
 from bookstore_streams.ports import Clock, Record
 
-from .calls import Calls
+from .calls import Calls, Parsed
 from .dead_letters import dead_letter
 from .lanes import Lane, Turn
 from .limits import Limits
@@ -158,6 +158,9 @@ class CarryOut:
         if lane.parked is None and decision.state is not None:  # it was tried, and failed
             attempts = decision.state.attempts
             cause = f"{cause}; {decision.state.cause}"
+        if event is None:
+            parsed = self._calls.parse(lane, turn, None)
+            event = parsed.event if isinstance(parsed, Parsed) else None
         too_large = TooLarge(classify(RecordTooLargeError(cause)), attempts)
         await self.run(lane, turn, self.decide(lane, too_large), event=event, is_last_resort=True)
 

@@ -246,7 +246,7 @@ class Engine:
             self.counters["fences"] += 1
             delay_s = self._session_timeout_s
         else:
-            delay_s = min(REOPEN_S_MIN * 2 ** (seat.failures - 1), REOPEN_S_MAX)
+            delay_s = min(REOPEN_S_MIN * 2 ** min(seat.failures - 1, 16), REOPEN_S_MAX)
         log.error(
             "partition %s stopped (%s); it starts again in %.1f s from what is committed",
             number,

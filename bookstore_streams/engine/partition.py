@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import orjson
 
@@ -17,7 +18,7 @@ from bookstore_streams.core.decide import Arrived, Due, resume
 from bookstore_streams.core.effects import Attempt, RetryInLane
 from bookstore_streams.core.envelope import Accepted, Ignored, Reason, accept, inbox_id, replay_id
 from bookstore_streams.core.envelope import Rejected as RejectedRecord
-from bookstore_streams.core.inbox import inbox_key
+from bookstore_streams.core.inbox import Outcome, inbox_key
 from bookstore_streams.core.parking import ParkedKey, message_key, split_parked_key
 from bookstore_streams.core.record import unpack
 from bookstore_streams.core.watermark import Watermark
@@ -129,9 +130,16 @@ class Partition:
                 parked = ParkedKey.from_row(orjson.loads(raw))
                 self._lot.keep(name, key, resume(parked, now_ms))
         self._tasks = [asyncio.create_task(self._work()) for _ in range(self._limits.concurrency)]
-        self._tasks.append(asyncio.create_task(self._lot.wake(self._on_due)))
-        self._tasks.append(asyncio.create_task(self._calls.watch()))
+        self._tasks.append(asyncio.create_task(self._keep(self._lot.wake(self._on_due))))
+        self._tasks.append(asyncio.create_task(self._keep(self._calls.watch())))
         self._committer.start()
+
+    async def _keep(self, running: Coroutine[Any, Any, None]) -> None:
+        """Await something that runs for ever; what ends it ends the partition."""
+        try:
+            await running
+        except Exception as error:
+            self._break(error)
 
     @property
     def backlog(self) -> int:
@@ -160,7 +168,9 @@ class Partition:
         # giving back the connections and leaving the group.
         tenth_s = self._limits.shutdown_ms / 10_000
         closing = asyncio.create_task(self._committer.close(tenth_s))
-        busy = set(self._busy) if commit and not self._committer.is_broken else set()
+        busy = set()
+        if commit and not self._committer.is_broken:
+            busy = self._busy - self._calls.without_lease
         for task in self._tasks:
             if task not in busy:
                 task.cancel()
@@ -212,6 +222,12 @@ class Partition:
         Records below the next expected offset are known already and passed over: Faust
         seeks back to committed offsets after a rebalance.
         """
+        try:
+            self._deliver(topic, records)
+        except Exception as error:  # not the fetcher's: it would stop the whole worker
+            self._break(error)
+
+    def _deliver(self, topic: str, records: Sequence[Record]) -> None:
         expected = self.next_offsets[topic]
         readers, watermark = self._readers[topic], self._watermarks[topic]
         for record in records:
@@ -309,6 +325,8 @@ class Partition:
         # costs no handler, and it holds neither memory nor the watermark.
         while lane.parked is not None and lane.turns and lane.head is None:
             turn = lane.turns[0]
+            if self._waits_for_its_copy(lane, turn):
+                return True
             await self._carry_out.run(lane, turn, self._carry_out.decide(lane, self._seen(turn)))
             self._committer.finish()
         if lane.parked is not None:
@@ -318,10 +336,7 @@ class Partition:
         turn = lane.turns[0]
         attempt, turn.attempt = turn.attempt, None
         if attempt is None:
-            others = self._in_flight.get(turn.inbox_key)
-            if others is not None:
-                # The same id under another key: whoever is first decides for both.
-                others.append(lane)
+            if self._waits_for_its_copy(lane, turn):
                 return True
             decision = self._carry_out.decide(lane, self._seen(turn))
             first = decision.effects[0]
@@ -338,6 +353,14 @@ class Partition:
             self._requeue(waiting)
         return False
 
+    def _waits_for_its_copy(self, lane: Lane, turn: Turn) -> bool:
+        """Whether the same id is in flight under another key: whoever is first decides for both."""
+        others = self._in_flight.get(turn.inbox_key)
+        if others is None:
+            return False
+        others.append(lane)
+        return True
+
     async def _step_head(self, lane: Lane) -> bool:
         """Try the parked head of a lane that is due; whether a timer is to bring it back."""
         turn, attempt = lane.head, None
@@ -347,6 +370,9 @@ class Partition:
             decision = self._carry_out.decide(lane, _DUE)
             if not decision.effects:
                 lane.is_due = False
+                if lane.parked is not None and lane.key is not None:
+                    # The clock was set back meanwhile: its time is still to come.
+                    self._lot.keep(lane.consumer.name, lane.key, resume(lane.parked, 0))
                 return False
             turn = lane.head = self._head(lane)
             turn.round_started_ms = self._clock.now_ms()
@@ -437,6 +463,7 @@ class Partition:
         if raw is None:
             return _ARRIVED
         row = orjson.loads(raw)
-        if row["at_ms"] + self._limits.inbox_retention_ms < self._clock.now_ms():
+        kept_until_ms = row["at_ms"] + self._limits.inbox_retention_ms
+        if row["outcome"] != Outcome.PARKED and kept_until_ms < self._clock.now_ms():
             return _ARRIVED
         return Arrived(row["outcome"], turn.is_replay)

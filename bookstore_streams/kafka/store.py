@@ -99,7 +99,10 @@ class LocalStore:
 
     def get(self, table: str, key: bytes) -> bytes | None:
         """One row, None when there is none."""
-        return self._families[table].get(key)  # type: ignore[no-any-return]
+        try:
+            return self._families[table].get(key)  # type: ignore[no-any-return]
+        except Exception as error:
+            raise StoreError(f"Table {table!r} in {self.path} cannot be read: {error}") from error
 
     def scan(
         self, table: str, prefix: bytes = b"", start: bytes | None = None
