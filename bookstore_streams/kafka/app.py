@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
@@ -68,8 +69,8 @@ class App(faust.App):
             datadir=settings.data.dir,
             web_bind=web.host,
             web_port=web.port,
-            web_host=web.host,
-            canonical_url=web.advertised_url or f"http://{web.host}:{web.port}",
+            web_host=_reachable(web.host),
+            canonical_url=web.advertised_url or f"http://{_reachable(web.host)}:{web.port}",
             TableManager=TransactionalTableManager,
             Worker=Worker,
             **kwargs,
@@ -247,6 +248,13 @@ class App(faust.App):
 
     def _new_producer_transport(self) -> Transport:
         return Transport(self.conf.broker_producer, self)
+
+
+def _reachable(host: str) -> str:
+    """The host in a URL at which others reach a server that listens on this address."""
+    if host in ("0.0.0.0", "::"):
+        return socket.gethostname()
+    return f"[{host}]" if ":" in host else host
 
 
 def _policy(settings: ConsumerSettings) -> Policy:

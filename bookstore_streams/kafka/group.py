@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
@@ -27,14 +27,25 @@ class Group:
         return self._app.settings.topics.partitions
 
     def members(self) -> Mapping[str, frozenset[int]]:
-        """URL -> numbers of the engine's partitions given to it; empty before the first time."""
-        topics = self._app.engine.topics
-        return {
-            url: frozenset(
-                number for topic, numbers in given.items() if topic in topics for number in numbers
+        """URL -> numbers of the engine's partitions given to it; empty before the first time.
+
+        Of several workers that advertise one URL only one is in it.
+        """
+        given = self._app.router.external_topics_metadata()
+        members = {
+            url: self._numbers(
+                (topic, number) for topic, numbers in topics.items() for number in numbers
             )
-            for url, given in self._app.router.external_topics_metadata().items()
+            for url, topics in given.items()
         }
+        if members:
+            # Whatever others advertise: what this worker has, it knows for certain.
+            members[self.own_url] = self._numbers(self._app.assignor.assigned_actives())
+        return members
+
+    def _numbers(self, partitions: Iterable[tuple[str, int]]) -> frozenset[int]:
+        topics = self._app.engine.topics
+        return frozenset(number for topic, number in partitions if topic in topics)
 
     def is_rebalancing(self) -> bool:
         """Whether partitions are on their way from one worker to another."""
