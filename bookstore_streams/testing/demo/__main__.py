@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import os
 import shutil
 import signal
@@ -33,9 +34,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--keep", action="store_true")
     parser.add_argument("--json", action="store_true", dest="is_json")
     options = parser.parse_args(arguments)
-    # Whoever ends us by another signal gets the same orderly end as by Ctrl-C.
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda *_: signal.raise_signal(signal.SIGINT))
+    _end_in_order_on_signals()
+    # What goes wrong with Kafka is told by whoever asked for it.
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
     shown = view(is_json=options.is_json)
     folder = Path(tempfile.mkdtemp(prefix="bookstore-demo-"))
     status = 1
@@ -43,13 +44,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status = _run(folder, options.broker, shown, keep=options.keep)
     except KeyboardInterrupt:
         status = _INTERRUPTED
+        shown.end()
+        print("Interrupted: all processes have ended.", file=sys.stderr)
     except (BookstoreError, StageError) as error:
         shown.end()
         print(f"scripts/demo: {error}", file=sys.stderr)
     finally:
         shown.end()
-        if status == 1:
-            print(f"All logs and data are left in {folder}.", file=sys.stderr)
+        if status == 1 and any(folder.iterdir()):
+            print(f"Logs and data are left in {folder}.", file=sys.stderr)
         else:
             shutil.rmtree(folder, ignore_errors=True)
     return status
@@ -57,17 +60,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(folder: Path, broker: str, shown: View, *, keep: bool) -> int:
     telling = Telling(shown.step, shown.waiting)
-    shown.step("folder", f"{folder} (data and logs, removed at the end)")
+    shown.step("folder", f"{folder} (data and logs, removed when all went well)")
     with stage(app_root(os.environ), folder, broker, telling) as running:
         shown.end()
         shown.say()
-        is_well = asyncio.run(play(running, shown, keep=keep))
+        try:
+            is_well = asyncio.run(play(running, shown, keep=keep))
+        finally:
+            shown.end()
+            shown.say()
+            shown.waiting("ending all processes")
+    shown.end()
     shown.say("All processes have ended.")
-    if not keep:
+    if is_well and not keep:
         shown.say()
         for line in for_later():
             shown.say(line)
     return 0 if is_well else 1
+
+
+def _end_in_order_on_signals() -> None:
+    """Make SIGTERM, and a terminal that closes, the same as Ctrl-C."""
+    # A shell without job control has its background processes ignore Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # else it was started by nohup
+            signal.signal(number, lambda *_: signal.raise_signal(signal.SIGINT))
 
 
 def _broker(text: str) -> str:

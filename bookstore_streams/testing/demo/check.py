@@ -60,8 +60,14 @@ class Finding:
         return not self.differences
 
 
-def findings(orders: Sequence[Order], seen: Seen) -> list[Finding]:
-    """One for the healthy orders, one for each other order, and those about all of them."""
+def findings(orders: Sequence[Order], seen: Seen, *, is_alone: bool) -> list[Finding]:
+    """One for the healthy orders, one for each other order, and those about all of them.
+
+    Args:
+        orders: of the story.
+        seen: what became of them.
+        is_alone: whether nobody else sends orders, so that there must be no others.
+    """
     healthy = [order for order in orders if order.is_healthy]
     differing = [text for order in healthy for text in _differences(order, seen)]
     found = [
@@ -79,6 +85,20 @@ def findings(orders: Sequence[Order], seen: Seen) -> list[Finding]:
         )
     )
     mine = {order.id for order in orders}
+    if is_alone:
+        others = {
+            *(
+                f"{key}: unknown to the story, but the provider knows it"
+                for key in seen.accounts
+                if key not in mine
+            ),
+            *(
+                f"{r.key}: unknown to the story, but on {r.topic}"
+                for r in seen.records
+                if r.key not in mine
+            ),
+        }
+        found.append(Finding("no other order was charged, told or given up", tuple(sorted(others))))
     waiting = [row for row in seen.parked if row["key"] in mine]
     found.append(
         Finding(

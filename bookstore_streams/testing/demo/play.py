@@ -66,7 +66,8 @@ async def play(stage: Stage, view: View, *, keep: bool) -> bool:
             timeline.start_ms = now_ms()
             view.begin(timeline)
             sending = asyncio.create_task(_send(story, producer, timeline))
-            await _until_over(story, sending, watch, timeline, view)
+            is_alone = stage.is_own_broker
+            await _until_over(story, sending, watch, timeline, view, is_alone=is_alone)
             found = await _ending(story, stage, watch, keep=keep)
             view.show(timeline.until(None), watch.seen.parked, now_ms())
             view.end()
@@ -100,6 +101,8 @@ async def _until_over(
     watch: Watch,
     timeline: Timeline,
     view: View,
+    *,
+    is_alone: bool,
 ) -> None:
     """Show what happens until all of it has, or nothing more will."""
     last_ms = max(message.after_ms for order in story for message in order.messages)
@@ -109,7 +112,9 @@ async def _until_over(
             now = _show(watch, timeline, view)
             if sending.done():
                 sending.result()
-                if all(finding.is_kept for finding in findings(story, watch.seen)):
+                if all(
+                    finding.is_kept for finding in findings(story, watch.seen, is_alone=is_alone)
+                ):
                     return
                 is_quiet = now - watch.changed_ms > _QUIET_MS_MAX and not watch.seen.parked
                 if is_quiet or now > end_ms:
@@ -156,7 +161,7 @@ async def _ending(
         )
     await watch.to_end()
     await watch.ask_provider()
-    return [*findings(story, watch.seen), *last]
+    return [*findings(story, watch.seen, is_alone=stage.is_own_broker), *last]
 
 
 async def _told(
