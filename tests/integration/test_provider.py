@@ -533,6 +533,23 @@ def test_a_provider_at_work_books_though_its_caller_has_given_up():
     run(test())
 
 
+def test_a_call_that_hangs_is_forgotten_when_its_caller_leaves():
+    async def test():
+        async with running_provider() as provider:
+            provider.default({"timeout": True}, forever=True)
+            tasks = len(asyncio.all_tasks())
+            async with client_of(provider.url) as client:
+                calls = [asyncio.create_task(client.charge(str(n), "1", "EUR")) for n in range(5)]
+                await provider.until(lambda: results(provider) == ["timeout"] * 5)
+            await asyncio.wait(calls)
+            for _ in range(1_000):
+                await asyncio.sleep(0)
+            assert len(asyncio.all_tasks()) == tasks
+            assert all(isinstance(call.exception(), TransientError) for call in calls)
+
+    run(test())
+
+
 def test_two_calls_of_one_key_at_once_book_once():
     async def test():
         async with pair() as (provider, client):
@@ -1135,4 +1152,6 @@ def test_a_signal_ends_the_process_at_once_though_calls_hang(number, capfd):
                 assert await asyncio.to_thread(provider.wait) == 0
 
     run(test())
-    assert capfd.readouterr().err == ""
+    said = capfd.readouterr().err
+    assert "Traceback" not in said
+    assert "Warning" not in said

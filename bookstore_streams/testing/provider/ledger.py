@@ -106,7 +106,11 @@ class Ledger:
         if file is not None:
             # Unbuffered and appended: one line is one write, so a kill tears at most the last.
             self._file = file.open("ab", buffering=0)
-            self._load(file)
+            try:
+                self._load(file)
+            except BaseException:
+                self._file.close()
+                raise
 
     def account(self, order_id: str) -> Account:
         """The account of an order; of one never heard of, an empty account."""
