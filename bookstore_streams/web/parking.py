@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from heapq import nsmallest
 from typing import Any
 
 import orjson
@@ -22,7 +21,7 @@ from bookstore_streams.engine.tables import PARKED_KEYS, PARKED_MESSAGES
 from .answer import refusal
 from .cluster import Found, Part, find_everywhere, list_everywhere
 from .page import Page, Place, Wanted, cursor_after, wanted
-from .rows import STEP_BYTES, steps
+from .rows import STEP_BYTES, STEP_ROWS, steps
 from .worker import Worker
 
 
@@ -56,38 +55,42 @@ async def parked_one(worker: Worker, request: web.Request) -> web.Response:
 async def _earliest(worker: Worker, asked: Wanted) -> Part:
     """This worker's first parked keys in order of due time."""
     room = asked.limit + 1  # one more tells whether more follow
-    best: list[tuple[Place, tuple[ParkedKey, bool]]] = []
+    best: list[_Candidate] = []
+    last: Place | None = None  # nothing behind this place can be among the first any more
     covered = set()
     for status in worker.engine.status():
-        number = status.number
-        async for rows in steps(worker.engine, number, PARKED_KEYS):
+        async for rows in steps(worker.engine, status.number, PARKED_KEYS):
             if not rows:
-                covered.add(number)
+                covered.add(status.number)
                 break
-            partition = worker.engine.open_partition(number)
             for row_key, raw in rows:
                 row = orjson.loads(raw)
-                consumer, key = split_parked_key(row_key)
-                place = (row["due_ms"], consumer, key)
-                if asked.after is not None and place <= asked.after:
-                    continue
-                is_running = partition is not None and partition.is_running(consumer, key)
-                best.append((place, (ParkedKey.from_row(row), is_running)))
-            # Sorted seldom, so that a hundred thousand keys cost a pass and not a sort each.
-            if len(best) > 4 * room:
-                best = _first(best, room)
-    best = _first(best, room)
-    shown: list[tuple[Place, dict[str, Any]]] = [
-        (place, key_row(place[1], place[2], parked, is_running=is_running))
-        for place, (parked, is_running) in best[: asked.limit]
-    ]
+                place = (row["due_ms"], *split_parked_key(row_key))
+                if (asked.after is None or place > asked.after) and (last is None or place < last):
+                    best.append((place, row, status.number))
+            # Sorted seldom: a hundred thousand keys cost one pass, and not a sort each.
+            if len(best) > 2 * room + STEP_ROWS:
+                best = sorted(best, key=_place_of)[:room]
+                last = best[-1][0]
+    best.sort(key=_place_of)
+    shown = [_row(worker, candidate) for candidate in best[: asked.limit]]
     return Part(Page(shown, len(best) > asked.limit), frozenset(covered))
 
 
-def _first(
-    rows: list[tuple[Place, tuple[ParkedKey, bool]]], count: int
-) -> list[tuple[Place, tuple[ParkedKey, bool]]]:
-    return nsmallest(count, rows, key=lambda row: row[0])
+#: Place, row as it is stored, and partition.
+_Candidate = tuple[Place, dict[str, Any], int]
+
+
+def _place_of(candidate: _Candidate) -> Place:
+    return candidate[0]
+
+
+def _row(worker: Worker, candidate: _Candidate) -> tuple[Place, dict[str, Any]]:
+    place, row, number = candidate
+    _, consumer, key = place
+    partition = worker.engine.open_partition(number)
+    is_running = partition is not None and partition.is_running(consumer, key)
+    return place, key_row(consumer, key, ParkedKey.from_row(row), is_running=is_running)
 
 
 def _detail(
