@@ -19,7 +19,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m bookstore_streams.testing.provider",
         description="A payment provider that fails as it is told (docs/payment_provider.md).",
     )
-    parser.add_argument("--port", type=int, default=8090, help="0 takes a free one (%(default)s)")
+    parser.add_argument("--port", type=int, default=6070, help="0 takes a free one (%(default)s)")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (%(default)s)")
     parser.add_argument(
         "--ledger",
