@@ -95,9 +95,15 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class DeadlinePassed:
-    """A parked head came due, but its business deadline went by while it could not be tried."""
+    """A parked head came due, but its business deadline went by while it could not be tried.
+
+    Attributes:
+        message_id: of the head.
+        attempts: calls of the handler it had.
+    """
 
     message_id: str
+    attempts: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,8 +176,8 @@ def decide(state: ParkedKey | None, event: Event, now_ms: int, policy: Policy) -
             )
             return _give_up(state, letter, event.message_id, now_ms)
         case DeadlinePassed():
-            attempts, cause = (0, "") if state is None else (state.attempts, state.cause)
-            letter = DeadLetter("deadline-passed", "DeadlinePassed", cause, attempts)
+            cause = "" if state is None else state.cause
+            letter = DeadLetter("deadline-passed", "DeadlinePassed", cause, event.attempts)
             return _give_up(state, letter, event.message_id, now_ms)
         case HookFailed():
             return _on_hook_failed(state, event, now_ms, policy)

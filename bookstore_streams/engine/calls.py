@@ -79,14 +79,19 @@ class Calls:
         self._timed_out: set[asyncio.Task[None]] = set()
         self.without_lease: set[asyncio.Task[None]] = set()
 
-    def parse(self, lane: Lane, turn: Turn, attempt: Attempt | None) -> Parsed | Event:
-        """The message as the app reads it, or what to tell the core instead of calling it."""
+    def parse(self, lane: Lane, turn: Turn, *, is_repeated: bool = False) -> Parsed | Event:
+        """The message as the app reads it, or what to tell the core instead of calling it.
+
+        Args:
+            lane: of the message.
+            turn: of the message.
+            is_repeated: whether a handler has been given it before, and may have changed it.
+        """
         if turn.rejection is not None:
             return Rejected(turn.rejection, inbox_id(turn.message_id))
         consumer = lane.consumer
         try:
-            if attempt is not None and attempt.in_round > 1:
-                # The attempt before may have changed what it was given.
+            if is_repeated:
                 turn.document = decode(turn.record.value or b"")
             event = consumer.parse(turn.document)
             since_ms = None if consumer.deadline_from is None else consumer.deadline_from(event)
@@ -107,9 +112,9 @@ class Calls:
     ) -> tuple[Event, Context | None]:
         """Call the handler once; what came of it, and what it staged."""
         event, deadline_ms = parsed
-        parked = lane.parked
-        if parked is not None and parked.attempts and is_past(deadline_ms, self._clock.now_ms()):
-            return DeadlinePassed(inbox_id(turn.message_id)), None
+        calls = attempt.number - 1
+        if calls and lane.parked is not None and is_past(deadline_ms, self._clock.now_ms()):
+            return DeadlinePassed(inbox_id(turn.message_id), calls), None
         consumer = lane.consumer
         while True:
             if not self._has_lease():
@@ -123,6 +128,10 @@ class Calls:
             # Not an attempt: nobody was asked. It is repeated when the group has heard of us
             # again, or by the partition's next owner.
             await asyncio.sleep(LEASE_POLL_S)
+            again = self.parse(lane, turn, is_repeated=True)
+            if not isinstance(again, Parsed):
+                return again, None
+            event = again.event
         now_ms = self._clock.now_ms()
         elapsed_ms = now_ms - turn.round_started_ms
         return Failed(attempt, failure, inbox_id(turn.message_id), elapsed_ms, deadline_ms), None

@@ -159,7 +159,7 @@ class CarryOut:
             attempts = decision.state.attempts
             cause = f"{cause}; {decision.state.cause}"
         if event is None:
-            parsed = self._calls.parse(lane, turn, None)
+            parsed = self._calls.parse(lane, turn)
             event = parsed.event if isinstance(parsed, Parsed) else None
         too_large = TooLarge(classify(RecordTooLargeError(cause)), attempts)
         await self.run(lane, turn, self.decide(lane, too_large), event=event, is_last_resort=True)

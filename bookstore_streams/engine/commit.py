@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 
 from bookstore_streams.core.watermark import Watermark
-from bookstore_streams.ports import Journal, Probe
+from bookstore_streams.ports import Batch, Journal, Probe
 
 from .limits import Limits
 from .staging import Staging
@@ -117,15 +117,20 @@ class Committer:
             }
             batch = self._staging.take(marks)
             if not batch.is_empty():
-                self.is_broken = True  # until the end of it is reached
-                self._probe("before-transaction")
-                positions = await self._journal.commit(batch, self._probe)
-                self._probe("after-commit")
-                self._journal.store.apply(batch.writes, positions)
-                self._probe("after-store")
-                self.is_broken = False
-                self._counters["commits"] += 1
+                try:
+                    await self._land(batch)
+                except BaseException:
+                    self.is_broken = True
+                    raise
             self._staging.landed()
+
+    async def _land(self, batch: Batch) -> None:
+        self._probe("before-transaction")
+        positions = await self._journal.commit(batch, self._probe)
+        self._probe("after-commit")
+        self._journal.store.apply(batch.writes, positions)
+        self._probe("after-store")
+        self._counters["commits"] += 1
 
     async def _run(self) -> None:
         interval_s = self._limits.commit_interval_ms / 1000

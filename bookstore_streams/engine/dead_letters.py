@@ -8,6 +8,7 @@ from bookstore_streams.core.envelope import (
     DLT_EXCEPTION_MESSAGE,
     DLT_EXCEPTION_TYPE,
     DLT_REASON,
+    MESSAGE_ID,
     ORIGINAL_POSITION,
     RETRY_ATTEMPT,
     RETRY_NOT_BEFORE,
@@ -16,8 +17,22 @@ from bookstore_streams.core.envelope import (
 )
 from bookstore_streams.ports import Emission, Record
 
-#: On a dead letter whose value did not fit: the bytes the whole value had.
+#: On a dead letter that did not fit: the bytes that the whole value, and the whole key, had.
 DLT_VALUE_BYTES = "dlt-value-bytes"
+DLT_KEY_BYTES = "dlt-key-bytes"
+
+_OURS = frozenset(
+    {
+        MESSAGE_ID,
+        RETRY_ATTEMPT,
+        ORIGINAL_POSITION,
+        DLT_EXCEPTION_TYPE,
+        DLT_EXCEPTION_MESSAGE,
+        DLT_REASON,
+        DLT_VALUE_BYTES,
+        DLT_KEY_BYTES,
+    }
+)
 
 
 def dead_letter(topic: str, record: Record, letter: DeadLetter, bytes_max: int) -> Emission:
@@ -28,8 +43,9 @@ def dead_letter(topic: str, record: Record, letter: DeadLetter, bytes_max: int) 
         record: the source record.
         letter: why it is given up.
         bytes_max: what the topic takes. A record that would be larger loses the end of its
-            value, and its headers where even that is not enough; `dlt-value-bytes` tells how
-            long the value was and the position header where the whole record stands.
+            value, its headers where they alone are too much, and the end of a key that fills
+            half of it; `dlt-value-bytes` and `dlt-key-bytes` tell how long they were, and the
+            position header where the whole record stands.
     """
     ours = {
         RETRY_ATTEMPT: str(letter.attempts),
@@ -38,22 +54,24 @@ def dead_letter(topic: str, record: Record, letter: DeadLetter, bytes_max: int) 
         DLT_EXCEPTION_TYPE: letter.error_type,
         DLT_EXCEPTION_MESSAGE: letter.error_message[:CAUSE_CHARACTERS_MAX],
         DLT_REASON: letter.reason,
+        DLT_KEY_BYTES: None,
         DLT_VALUE_BYTES: None,
     }
-    value, headers = record.value, with_headers(record.headers, ours)
-    excess = record_bytes(record.key, value, headers) - bytes_max
-    if excess <= 0:
-        return Emission(topic, record.key, value, headers)
-    whole = len(value or b"")
-    kept = whole - excess - len(DLT_VALUE_BYTES) - 64
-    if kept < 0:  # the headers alone are too much: ours are kept, theirs are not
-        headers, kept = with_headers((), ours), 0
-    return Emission(
-        topic,
-        record.key,
-        None if value is None else value[:kept],
-        with_headers(headers, {DLT_VALUE_BYTES: str(whole)}),
-    )
+    key, value, headers = record.key, record.value, with_headers(record.headers, ours)
+    if record_bytes(key, value, headers) <= bytes_max:
+        return Emission(topic, key, value, headers)
+    if key is not None and len(key) > bytes_max // 2:
+        headers = with_headers(headers, {DLT_KEY_BYTES: str(len(key))})
+        key = key[: bytes_max // 4]
+    headers = with_headers(headers, {DLT_VALUE_BYTES: str(len(value or b""))})
+    if record_bytes(key, None, headers) > bytes_max:  # theirs alone are too much: ours are kept
+        headers = [
+            (name, content)
+            for name, content in headers
+            if name in _OURS and len(content or b"") < bytes_max // len(_OURS) // 2
+        ]
+    room = bytes_max - record_bytes(key, None, headers)
+    return Emission(topic, key, None if value is None else value[:room], headers)
 
 
 def record_bytes(

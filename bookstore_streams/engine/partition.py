@@ -378,7 +378,7 @@ class Partition:
             turn.round_started_ms = self._clock.now_ms()
             first = decision.effects[0]
             if type(first) is not Attempt:
-                parsed = self._calls.parse(lane, turn, None)
+                parsed = self._calls.parse(lane, turn)
                 event = parsed.event if isinstance(parsed, Parsed) else None
                 await self._carry_out.run(lane, turn, decision, event=event)
                 self._after_head(lane)
@@ -398,7 +398,7 @@ class Partition:
 
     async def _attempt(self, lane: Lane, turn: Turn, attempt: Attempt) -> bool:
         """Make one attempt and have it carried out; False when the next one is to come soon."""
-        parsed = self._calls.parse(lane, turn, attempt)
+        parsed = self._calls.parse(lane, turn, is_repeated=attempt.in_round > 1)
         event = context = None
         if isinstance(parsed, Parsed):
             event = parsed.event

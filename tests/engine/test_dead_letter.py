@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from bookstore_streams.core.envelope import emitted_id
 from bookstore_streams.errors import LeaseLostError, PermanentError, TransientError
 from bookstore_streams.testing.memory import MemoryDisk, until
@@ -129,7 +127,6 @@ async def test_a_hook_that_raises_keeps_the_message_parked_with_its_verdict_and_
     await worker.stop()
 
 
-@pytest.mark.xfail(reason="HookFailed keeps the attempts of the state, not those of the letter")
 async def test_the_attempts_of_a_parked_head_are_told_although_the_hook_failed_first(
     world: World,
 ) -> None:

@@ -38,12 +38,7 @@ class NotTextError(Exception):
         (ValueError(), "ValueError", ""),
         (asyncio.CancelledError(), "CancelledError", ""),
         (SystemExit(3), "SystemExit", "3"),
-        pytest.param(
-            GeneratorExit(),
-            "GeneratorExit",
-            "",
-            marks=pytest.mark.xfail(reason="it ends the worker task, and nobody hears of it"),
-        ),
+        (GeneratorExit(), "GeneratorExit", ""),
         (StopIteration(), "RuntimeError", "coroutine raised StopIteration"),
         (AssertionError(), "AssertionError", ""),
         (BaseExceptionGroup("several", [ValueError(), SystemExit()]), "BaseExceptionGroup", None),
@@ -228,7 +223,6 @@ async def test_a_row_or_event_that_is_too_large_is_permanent_and_nothing_of_it_i
     await worker.stop()
 
 
-@pytest.mark.xfail(reason="a StoreError inside a handler is classified as permanent")
 async def test_a_store_that_cannot_be_read_stops_the_partition_and_condemns_no_message(
     world: World,
 ) -> None:

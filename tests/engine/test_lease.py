@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from bookstore_streams.errors import LeaseLostError, TransientError
 from bookstore_streams.testing.memory import MemoryDisk, until
 
@@ -58,7 +56,6 @@ async def test_a_lease_that_ends_before_an_outside_call_repeats_the_attempt_and_
     await worker.stop()
 
 
-@pytest.mark.xfail(reason="the event is parsed once for all repetitions")
 async def test_an_attempt_that_is_repeated_is_given_the_event_as_it_arrived(
     world: World,
 ) -> None:
@@ -154,7 +151,6 @@ async def test_a_fenced_worker_comes_back_by_itself_after_a_session_timeout(
     await worker.stop()
 
 
-@pytest.mark.xfail(reason="who waits for the lease counts as busy")
 async def test_release_without_a_lease_does_not_wait_for_calls_that_will_not_be_made(
     world: World,
 ) -> None:
@@ -168,7 +164,6 @@ async def test_release_without_a_lease_does_not_wait_for_calls_that_will_not_be_
     assert world.calls == []
 
 
-@pytest.mark.xfail(reason="who waits for the lease does not look whether the partition closes")
 async def test_a_lease_that_comes_back_while_the_partition_is_released_starts_no_call(
     world: World,
 ) -> None:

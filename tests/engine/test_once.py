@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
-
 from bookstore_streams.core.envelope import emitted_id
 from bookstore_streams.errors import TransientError
 from bookstore_streams.testing.memory import MemoryDisk, until
@@ -72,7 +70,6 @@ async def test_the_copy_under_another_key_of_an_id_that_gets_parked_is_a_duplica
     await worker.stop()
 
 
-@pytest.mark.xfail(reason="what arrives under a parked key is not compared with what is in flight")
 async def test_the_copy_of_a_message_in_flight_that_arrives_under_a_parked_key_is_dropped(
     world: World,
 ) -> None:
@@ -139,7 +136,6 @@ async def test_an_inbox_row_that_has_expired_lets_its_id_in_again(world: World) 
     await worker.stop()
 
 
-@pytest.mark.xfail(reason="the inbox row of a message that waits expires like any other")
 async def test_the_copy_of_a_message_that_waits_longer_than_the_inbox_keeps_rows_is_handled_once(
     world: World,
 ) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from bookstore_streams.errors import ConnectionLostError, TransientError
 from bookstore_streams.testing.memory import MemoryDisk, until
 
@@ -100,7 +98,6 @@ async def test_release_waits_for_the_commit_under_way_and_commits_the_rest(world
     assert world.offset() == 2
 
 
-@pytest.mark.xfail(reason="is_broken is set during every commit: release takes it for a failed one")
 async def test_a_running_handler_is_waited_for_although_a_commit_is_under_way(
     world: World,
 ) -> None:

@@ -59,9 +59,6 @@ async def test_a_longer_retry_after_wins_over_the_backoff_and_a_shorter_one_does
     await worker.stop()
 
 
-@pytest.mark.xfail(
-    reason="a due time beyond 64 bits cannot be written: the partition starts again for ever"
-)
 async def test_a_retry_after_beyond_every_clock_does_not_stop_the_partition(world: World) -> None:
     world.scripts["a1"] = [TransientError("never again", 10**21)] * 9
     worker = await world.start()
@@ -157,7 +154,6 @@ async def test_due_keys_are_tried_on_time(world: World) -> None:
     await worker.stop()
 
 
-@pytest.mark.xfail(reason="it was taken from the schedule and is not put back")
 async def test_a_key_due_while_the_clock_is_set_back_is_still_tried(world: World) -> None:
     world.scripts["a1"] = [DOWN]
     gate = world.gate("b1")
@@ -350,7 +346,6 @@ async def test_a_due_head_whose_deadline_has_passed_is_not_called(world: World) 
     await worker.stop()
 
 
-@pytest.mark.xfail(reason="DeadlinePassed tells the attempts of the row, not those of this round")
 async def test_a_deadline_that_passes_between_two_immediate_attempts_tells_every_call(
     world: World,
 ) -> None:

@@ -95,7 +95,7 @@ EVENTS: dict[tuple[str, str], list[Event]] = {
         # Who asks for a wait gets no immediate attempt.
         failed(Failure(True, "TransientError", "busy", 1_000), Attempt(2, 1, 1)),
     ],
-    ("DeadlinePassed", "always"): [DeadlinePassed("m")],
+    ("DeadlinePassed", "always"): [DeadlinePassed("m", 1)],
     ("HookFailed", "always"): [HookFailed(LETTER, LASTS, "m"), HookFailed(LETTER, PASSES, "m")],
     ("TooLarge", "always"): [TooLarge(LASTS, 0), TooLarge(LASTS, 1)],
 }
