@@ -14,6 +14,8 @@ from typing import Any
 from tests.chaos.load import Order
 from tests.chaos.shop import DEAD_LETTERS, PAYMENTS, Seen
 
+# A busy provider notes a call after the worker that made it is known to be dead.
+_ARRIVES_LATE_MS = 1_000
 # Clocks are one machine's; a reader notices a commit only after it, so a call that began
 # later than that was made although its effect was committed.
 _BOOKED = {"PaymentCaptured": "charge", "PaymentRefunded": "refund", "PaymentFailed": "charge"}
@@ -105,7 +107,8 @@ def _wrong_calls(
     wrong = []
     for before, after in pairwise(calls):
         went_back = before["operation"] == "refund" and after["operation"] == "charge"
-        if went_back and not any(before["at_ms"] <= t <= after["at_ms"] for t in crashes_ms):
+        begin_ms = before["at_ms"] - _ARRIVES_LATE_MS
+        if went_back and not any(begin_ms <= t <= after["at_ms"] for t in crashes_ms):
             shown = [(call["at_ms"], call["operation"], call["result"]) for call in calls]
             wrong.append(f"calls went back without a crash in between: {shown}")
     for call in calls:

@@ -99,7 +99,7 @@ def _order(source: random.Random, order_id: str) -> Order:
         case "passing":
             _script(order, source, "charge", source.randint(1, ATTEMPTS_MAX - 1))
         case "invalid":
-            _script(order, source, "charge", source.choice((0, 0, 1)), _INVALID_CARD)
+            order.scripts.append(_steps(order_id, "charge", [_INVALID_CARD], forever=True))
         case "hopeless":
             order.scripts.append(_steps(order_id, "charge", [_DOWN], forever=True))
     if fate in ("well", "passing"):
@@ -107,7 +107,7 @@ def _order(source: random.Random, order_id: str) -> Order:
         order.events.append(("PaymentCaptured", first))
     else:
         reason = "permanent" if fate == "invalid" else "attempts-exhausted"
-        attempts = len(order.scripts[-1]["steps"]) if fate == "invalid" else ATTEMPTS_MAX
+        attempts = 1 if fate == "invalid" else ATTEMPTS_MAX
         order.letters.append((first, reason, attempts))
         order.events.append(("PaymentFailed", first))
     if source.random() < 0.06:
@@ -139,20 +139,9 @@ def _copies(source: random.Random) -> int:
     return source.choices((1, 2, 3), (85, 10, 5))[0]
 
 
-def _script(
-    order: Order,
-    source: random.Random,
-    operation: str,
-    failures: int,
-    last: Mapping[str, Any] | None = None,
-) -> None:
-    steps = [dict(source.choice(_PASSING)) for _ in range(failures)]
-    if last is None:
-        order.scripts.append(_steps(order.order_id, operation, steps))
-        return
-    # Whatever passes before the last step must not have moved money.
-    steps = [_DOWN for _ in steps]
-    order.scripts.append(_steps(order.order_id, operation, [*steps, last], forever=True))
+def _script(order: Order, source: random.Random, operation: str, failures: int) -> None:
+    steps = [source.choice(_PASSING) for _ in range(failures)]
+    order.scripts.append(_steps(order.order_id, operation, steps))
 
 
 def _steps(

@@ -28,6 +28,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.structs import OffsetAndMetadata
 
+from bookstore_streams.kafka.journal import partition_of
 from bookstore_streams.testing.brokers import Broker
 from bookstore_streams.testing.provider import ProviderProcess, start_provider_process
 
@@ -43,6 +44,8 @@ class Seen:
     """A committed record and when a reader saw it first.
 
     Attributes:
+        headers: name -> last value.
+        all_headers: as they stand, copies included.
         seen_ms: epoch ms; it was committed before.
     """
 
@@ -52,8 +55,14 @@ class Seen:
     key: str | None
     value: bytes | None
     headers: dict[str, str]
+    all_headers: tuple[tuple[str, bytes | None], ...]
     timestamp: int
     seen_ms: int
+
+    @property
+    def message_id(self) -> str:
+        """Of the header."""
+        return self.headers["message-id"]
 
     @property
     def event(self) -> dict[str, Any]:
@@ -146,6 +155,12 @@ class WorkerProcess:
     def is_running(self) -> bool:
         """Whether it has not ended."""
         return self._process is not None and self._process.poll() is None
+
+    async def is_up(self, within_s: float = 30.0) -> float:
+        """Wait until its web server listens: it takes signals and is joining the group."""
+        return await until(
+            lambda: is_listening(self.port) or not self.is_running(), within_s, self.tail
+        )
 
     def commits(self) -> int:
         """Commits begun since the last traced start."""
@@ -320,9 +335,9 @@ class Shop:
         headers: Sequence[tuple[str, bytes]] = (),
         *,
         partition: int | None = None,
-    ) -> None:
-        """Produce one record to `bookstore.orders` and wait until the broker has it."""
-        await (await self.enqueue(key, value, message_id, headers, partition=partition))
+    ) -> Any:
+        """Produce one record to `bookstore.orders`; where it stands, once the broker has it."""
+        return await (await self.enqueue(key, value, message_id, headers, partition=partition))
 
     async def enqueue(
         self,
@@ -348,6 +363,29 @@ class Shop:
             partition=partition,
         )
         return sent
+
+    async def warm_up(self, *workers: WorkerProcess, within_s: float = 60.0) -> None:
+        """Return once every partition handles orders; these ones are not of the test."""
+        orders = [self.key_in(number, "warm-up") for number in range(self.partitions)]
+        for order_id in orders:
+            await self.send(order_id, placed(order_id), f"{order_id}/placed")
+        await until(
+            lambda: self.provider.control.ledger().keys() >= set(orders),
+            within_s,
+            lambda: "\n".join(worker.tail() for worker in workers),
+        )
+
+    def key_in(self, partition: int, prefix: str) -> str:
+        """A new key that Kafka's default partitioner sends to this partition."""
+        while True:
+            key = f"{prefix}-{uuid.uuid4().hex[:12]}"
+            if partition_of(key.encode(), self.partitions) == partition:
+                return key
+
+    async def calls(self, order_id: str) -> list[dict[str, Any]]:
+        """What the provider was asked about an order, in order of arrival."""
+        calls = await asyncio.to_thread(self.provider.control.calls)
+        return [call for call in calls if call["order_id"] == order_id]
 
     async def read(self, *topics: str) -> list[Seen]:
         """Every committed record of these topics since the shop was opened, to the end."""
@@ -426,6 +464,7 @@ class Tail:
                             None if r.key is None else r.key.decode("utf-8", "replace"),
                             r.value,
                             {n: (v or b"").decode("utf-8", "replace") for n, v in r.headers},
+                            tuple(r.headers),
                             r.timestamp,
                             now_ms,
                         )
@@ -443,9 +482,18 @@ class Tail:
 
         await until(is_there, within_s, "the reader reaches the end")
 
-    def of(self, topic: str) -> list[Seen]:
-        """What it has read of one topic."""
-        return [record for record in self.records if record.topic == topic]
+    def of(self, topic: str, *keys: str) -> list[Seen]:
+        """What it has read of one topic, of these keys only where some are given."""
+        return [r for r in self.records if r.topic == topic and (not keys or r.key in keys)]
+
+    async def until(self, topic: str, count: int, within_s: float, *keys: str) -> list[Seen]:
+        """Wait for so many records; gives all that there are then."""
+        await until(
+            lambda: len(self.of(topic, *keys)) >= count,
+            within_s,
+            lambda: f"{count} records of {topic}, found {self.of(topic, *keys)}",
+        )
+        return self.of(topic, *keys)
 
 
 def placed(
@@ -477,6 +525,12 @@ def cancelled(order_id: str, **fields: Any) -> dict[str, Any]:
 def now_text() -> str:
     """Now, as RFC 3339."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def is_listening(port: int) -> bool:
+    """Whether somebody on this machine takes connections at this port."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def free_port() -> int:

@@ -76,6 +76,7 @@ async def _change(workers: list[WorkerProcess], source: random.Random) -> None:
         if source.random() < 0.4:
             away[0].wipe()
         away[0].start()
+        await away[0].is_up()
         return
     leaving = source.choice(workers)
     if source.random() < 0.5:
@@ -99,6 +100,7 @@ async def _only_politely(broker: Broker, folder: Path, seed: int, count: int, ch
                 assert await comes.stop(LEAVES_WITHIN_S) == 0
             else:
                 comes.start()
+                await comes.is_up()
         await orders.drained(60, stays, comes)
         assert await stays.stop(LEAVES_WITHIN_S) == 0
         if comes.is_running():

@@ -69,13 +69,15 @@ async def _freeze(broker: Broker, folder: Path, seed: int, step: str) -> None:
 
 async def _freeze_at(orders: Campaign, frozen: WorkerProcess, step: str) -> None:
     """Feed until the worker has partitions and stands still at that step of a commit."""
-    at = None if step == "anywhere" else (step, 5)
+    commits = 5
+    at = None if step == "anywhere" else (step, commits)
     frozen.start(at=at, then=signal.SIGSTOP, is_traced=True)
-    for _ in range(2 * PORTION // 5):
-        if frozen.commits() >= 5:
+    await frozen.is_up()
+    for order in range(2 * PORTION):
+        if frozen.commits() >= commits:
             break
-        await orders.feed(5)
-        await orders.progress(3, 60, frozen)
+        await orders.feed(1)
+        await asyncio.sleep(0.5 if order < PORTION else 2.0)
     if step == "anywhere":
         frozen.send(signal.SIGSTOP)
     await until(frozen.is_stopped, 30, frozen.tail)
