@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import signal
 import socket
 import sys
 from typing import TYPE_CHECKING, NoReturn
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
 GC_THRESHOLDS = (100_000, 50, 100)
 
 
+def _leave(number: int, frame: object) -> NoReturn:
+    raise SystemExit(0)
+
+
 class Worker(faust.Worker):
     """Faust's worker; a start that cannot succeed ends with one sentence and exit status 1."""
 
@@ -25,6 +30,8 @@ class Worker(faust.Worker):
 
     def execute_from_commandline(self) -> NoReturn:
         """Prepare, then run until told to stop."""
+        # Faust handles signals once it runs; until then there is nothing to drain.
+        signal.signal(signal.SIGTERM, _leave)
         try:
             self._check_port()
             self.loop.run_until_complete(self.app.prepare())
