@@ -345,6 +345,7 @@ async def test_other_workers_are_known_from_the_assignor() -> None:
 
     assert parameters(type(app.assignor).external_topics_metadata) == ("self",)
     assert app.router.external_topics_metadata() == {}
+    assert app.assignor.assigned_actives() == set()
 
 
 # --- tables -------------------------------------------------------------------------------
