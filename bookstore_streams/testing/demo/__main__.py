@@ -30,9 +30,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="scripts/demo", description="Show what becomes of orders while payments fail."
     )
-    parser.add_argument("--broker", type=_broker, default="embedded")
-    parser.add_argument("--keep", action="store_true")
-    parser.add_argument("--json", action="store_true", dest="is_json")
+    parser.add_argument(
+        "--broker",
+        type=_broker,
+        default="embedded",
+        help="embedded (default) or kafka to start one, kafka://HOST:PORT for one that runs",
+    )
+    parser.add_argument("--keep", action="store_true", help="leave it running until Ctrl-C")
+    parser.add_argument(
+        "--json", action="store_true", dest="is_json", help="print JSON, one object a line"
+    )
     options = parser.parse_args(arguments)
     _end_in_order_on_signals()
     # What goes wrong with Kafka is told by whoever asked for it.

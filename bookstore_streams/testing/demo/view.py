@@ -279,7 +279,7 @@ class TerminalView:
             grid.add_row("", "", Text("nothing waits right now", "dim"))
         if (more := len(rows) - _WAITING_LINES_MAX) > 0:
             grid.add_row("", "", f"and {more} more")
-        return Group(Rule(title, style="dim"), grid)
+        return Group(Rule(Text(title), style="dim"), grid)
 
 
 def view(*, is_json: bool) -> View:
