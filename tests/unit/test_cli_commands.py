@@ -234,6 +234,18 @@ def test_show_reads_again_where_a_commit_fell_between_key_and_messages(
     assert broker.reads == 2
 
 
+def test_a_key_that_was_sent_to_two_partitions_is_shown_as_it_is_in_one(
+    run: Run, broker: MemoryBroker
+) -> None:
+    broker.park("order-1")
+    for rows in broker.tables.values():
+        rows.update({(6, row_key): row for (_, row_key), row in rows.items()})
+
+    document = json.loads(run("parked", "show", "order-1", "--json").stdout)
+
+    assert [m["sequence"] for m in document["messages"]] == [3, 4]
+
+
 def test_a_message_of_an_unknown_format_hides_no_other(run: Run, broker: MemoryBroker) -> None:
     broker.park("order-1")
     broker.tables["parked_messages"][1, message_key("billing", "order-1", 3)] = b"\xff"

@@ -85,6 +85,24 @@ def test_paging_shows_every_key_once(monkeypatch: pytest.MonkeyPatch) -> None:
     at_stand(story, *spread(*partitions))
 
 
+def test_the_first_page_of_a_large_lot_holds_the_earliest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So many keys, in an order that has nothing to do with theirs, that most are let go early."""
+    monkeypatch.setattr("bookstore_streams.web.parking.STEP_ROWS", 5)
+    monkeypatch.setattr(rows, "STEP_ROWS", 5)
+
+    async def story(stand: Stand) -> None:
+        for limit in (1, 3, 10):
+            _, document = await stand.get(f"/parking/?limit={limit}")
+            assert [row["due_ms"] for row in document["rows"]] == list(range(limit))
+        pages = await stand.pages("/parking/", limit=30)
+        assert [row["due_ms"] for page in pages for row in page] == list(range(199))
+
+    partition = MemoryPartition()
+    for n in range(199):
+        partition.park(f"key-{n:03}", n * 83 % 199)
+    at_stand(story, MemoryEngine({0: partition}))
+
+
 @pytest.mark.parametrize("key", AWKWARD_KEYS)
 def test_any_key_is_found_from_any_worker(key: str) -> None:
     async def story(stand: Stand) -> None:
