@@ -18,7 +18,7 @@ from .stage import Stage
 from .story import ORDERS, Order, introduction, orders
 from .timeline import Timeline
 from .view import View
-from .watch import Watch, now_ms
+from .watch import Watch, close, now_ms
 
 _TICK_S: Final = 0.05
 # The story is over when all of it has come true. Where it does not, these end the waiting:
@@ -74,7 +74,7 @@ async def play(stage: Stage, view: View, *, keep: bool) -> bool:
             return await _told(found, stage, watch, timeline, view, keep=keep)
         finally:
             view.end()
-            await producer.stop()
+            await close(producer)
 
 
 async def _send(story: Sequence[Order], producer: AIOKafkaProducer, timeline: Timeline) -> None:

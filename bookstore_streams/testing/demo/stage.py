@@ -20,6 +20,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,7 +30,7 @@ from aiokafka.errors import KafkaError
 from aiokafka.structs import OffsetAndMetadata
 
 from bookstore_streams.settings import Settings, read
-from bookstore_streams.testing.brokers import BROKERS, HOST
+from bookstore_streams.testing.brokers import BROKERS, HOST, Broker
 from bookstore_streams.testing.provider import ProviderControl
 
 from .story import ORDERS
@@ -120,6 +121,7 @@ class Stage:
         spare_port: for another one's web server.
         provider: the payment provider's remote control.
         worker: its process.
+        check: returns while everything that the demo started runs; else raises a StageError.
         is_own_broker: whether the demo started the broker, and nobody else is on it.
     """
 
@@ -130,6 +132,7 @@ class Stage:
     spare_port: int
     provider: ProviderControl
     worker: Child
+    check: Callable[[], None]
     is_own_broker: bool
 
     @property
@@ -167,6 +170,7 @@ def stage(root: Path, folder: Path, broker: str, telling: Telling) -> Iterator[S
     """
     with ExitStack() as stack:
         is_own_broker = broker in BROKERS
+        checks: list[Callable[[], None]] = []
         env = {
             "BOOKSTORE_PROFILE": "demo",
             "BOOKSTORE_APP_ROOT": str(root),
@@ -174,14 +178,21 @@ def stage(root: Path, folder: Path, broker: str, telling: Telling) -> Iterator[S
             "BOOKSTORE_WEB_PORT": str(_free_port()),
         }
         if is_own_broker:
-            env["BOOKSTORE_BROKER_URL"] = _start_broker(stack, broker, folder, telling)
+            own_broker = _start_broker(stack, broker, folder, telling)
+            checks.append(partial(_check_broker, own_broker))
+            env["BOOKSTORE_BROKER_URL"] = own_broker.url
         else:
             env |= _join_broker(stack, {**env, "BOOKSTORE_BROKER_URL": broker}, telling)
-        env["BOOKSTORE_PAYMENT_URL"] = _start_provider(stack, root, folder, telling)
+        provider, env["BOOKSTORE_PAYMENT_URL"] = _start_provider(stack, root, folder, telling)
         settings = read(env)
         web_url = f"http://{HOST}:{settings.web.port}"
         worker = _start_worker(stack, root, folder, env, web_url, telling)
-        stack.callback(_heed_no_signal)
+        checks += (provider.check, worker.check)
+
+        def check() -> None:
+            for each in checks:
+                each()
+
         yield Stage(
             folder,
             env,
@@ -190,6 +201,7 @@ def stage(root: Path, folder: Path, broker: str, telling: Telling) -> Iterator[S
             _free_port(),
             ProviderControl(env["BOOKSTORE_PAYMENT_URL"]),
             worker,
+            check,
             is_own_broker,
         )
 
@@ -200,7 +212,7 @@ def _heed_no_signal() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-def _start_broker(stack: ExitStack, kind: str, folder: Path, telling: Telling) -> str:
+def _start_broker(stack: ExitStack, kind: str, folder: Path, telling: Telling) -> Broker:
     broker = BROKERS[kind](folder / "broker")
     stack.callback(broker.stop)
     stack.callback(_heed_no_signal)
@@ -208,10 +220,18 @@ def _start_broker(stack: ExitStack, kind: str, folder: Path, telling: Telling) -
     began = time.monotonic()
     broker.start()
     telling.step("broker", f"{broker.url}, {kind} (pid {broker.pid}){_after(began)}")
-    return broker.url
+    return broker
 
 
-def _start_provider(stack: ExitStack, root: Path, folder: Path, telling: Telling) -> str:
+def _check_broker(broker: Broker) -> None:
+    if broker.pid is None:
+        told = "\n".join(f"  {line}" for line in broker.log_tail().splitlines())
+        raise StageError(f"The broker ended. The end of its log, {broker.log_path}:\n{told}")
+
+
+def _start_provider(
+    stack: ExitStack, root: Path, folder: Path, telling: Telling
+) -> tuple[Child, str]:
     began = time.monotonic()
     command = [sys.executable, "-m", "bookstore_streams.testing.provider", "--port", "0"]
     command += ["--ledger", str(folder / "ledger.jsonl")]
@@ -228,7 +248,7 @@ def _start_provider(stack: ExitStack, root: Path, folder: Path, telling: Telling
         said = child.log.read_text(errors="replace")
     url = said.split()[-1]
     telling.step("provider", f"{url} (pid {child.pid}){_after(began)}")
-    return url
+    return child, url
 
 
 def _start_worker(

@@ -8,22 +8,24 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from operator import itemgetter
 from typing import Any, Final
 
 import aiohttp
-from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.errors import KafkaError
 from aiokafka.structs import ConsumerRecord
 
 from .check import Seen
-from .stage import Stage
+from .stage import Stage, StageError
 from .story import DEAD_LETTERS, ORDERS, PAYMENTS
 from .timeline import Record, Timeline
 
 _CALLS_S: Final = 0.05
 _PARKED_S: Final = 0.1
 _ROWS_MAX: Final = 100
+_CLOSE_S_MAX: Final = 5.0
 _ANSWER_MAX: Final = aiohttp.ClientTimeout(total=10)
 
 
@@ -67,8 +69,12 @@ class Watch:
         try:
             await self._open()
             async with aiohttp.ClientSession(timeout=_ANSWER_MAX) as session:
-                looks = (self._read(), self._ask_often(), self._look_at_parking(session))
-                self._tasks = [asyncio.create_task(look) for look in looks]
+                looks = {
+                    "Reading the topics": self._read(),
+                    "Asking the payment provider": self._ask_often(),
+                    "Looking at the parking lot": self._look_at_parking(session),
+                }
+                self._tasks = [asyncio.create_task(look, name=what) for what, look in looks.items()]
                 try:
                     yield
                 finally:
@@ -76,18 +82,23 @@ class Watch:
                         task.cancel()
                     await asyncio.gather(*self._tasks, return_exceptions=True)
         finally:
-            await self._reader.stop()
-            await self._group.stop()
+            await close(self._reader)
+            await close(self._group)
 
     def check(self) -> None:
         """Return while it can look.
 
         Raises:
-            StageError: the worker or the provider has gone, or the broker answers with errors.
+            StageError: the worker, the provider or the broker has gone, or answers with errors.
         """
+        if self._is_worker_there:
+            self._stage.check()
         for task in self._tasks:
             if task.done():
-                task.result()
+                try:
+                    task.result()
+                except (KafkaError, OSError, ValueError) as error:
+                    raise StageError(f"{task.get_name()} failed: {error!r}") from error
 
     def leave_worker(self) -> None:
         """Look no more at the worker: it is about to leave."""
@@ -122,7 +133,8 @@ class Watch:
         calls = await asyncio.to_thread(control.calls, self._since)
         self.seen.accounts = await asyncio.to_thread(control.ledger)
         for call in calls:
-            if call["done_ms"] is None or call["seq"] in self._told:
+            is_told = call["seq"] <= self._since or call["seq"] in self._told
+            if is_told or call["done_ms"] is None:
                 continue
             self._told.add(call["seq"])
             self.seen.calls.append(call)
@@ -152,12 +164,18 @@ class Watch:
     async def _look_at_parking(self, session: aiohttp.ClientSession) -> None:
         url = f"{self._stage.web_url}/parking/?limit={_ROWS_MAX}"
         while self._is_worker_there:
-            self._stage.worker.check()
             rows = await _rows(session, url)
             if rows is not None:
                 self.seen.parked = rows
                 self._timeline.looked(rows, now_ms())
             await asyncio.sleep(_PARKED_S)
+
+
+async def close(client: AIOKafkaConsumer | AIOKafkaProducer) -> None:
+    """Close a client of a broker that may be gone."""
+    # Then it waits for answers that will not come, or fails by the end of its own tasks.
+    with suppress(KafkaError, OSError, TimeoutError, asyncio.CancelledError):
+        await asyncio.wait_for(client.stop(), _CLOSE_S_MAX)
 
 
 async def _rows(session: aiohttp.ClientSession, url: str) -> Sequence[dict[str, Any]] | None:
