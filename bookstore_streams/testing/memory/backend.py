@@ -65,8 +65,7 @@ class MemoryJournal:
     async def close(self) -> None:
         """Give the store back. An open transaction is left to be aborted, as on Kafka."""
         try:
-            if not self._faults.is_dead:
-                await self._faults.reach("close")
+            await self._faults.reach("close")
         finally:
             self.store.close()
 

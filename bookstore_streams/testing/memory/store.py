@@ -53,7 +53,8 @@ class MemoryStore:
         if files.is_open:
             raise StoreError("The store is open already.")
         files.is_open = True
-        for table in tables:
+        self.tables = frozenset(tables)
+        for table in self.tables:
             files.tables.setdefault(table, {})
         self._files: _Files | None = files
         self._faults = faults
