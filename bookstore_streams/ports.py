@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -84,6 +84,11 @@ class Batch:
 
 class StateStore(Protocol):
     """Rows of all tables of one partition: always a committed prefix of their changelogs."""
+
+    @property
+    def tables(self) -> Collection[str]:
+        """Names of all tables."""
+        ...
 
     def get(self, table: str, key: bytes) -> bytes | None:
         """One row, None when there is none."""

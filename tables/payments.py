@@ -1,6 +1,6 @@
 """The payment of each order.
 
-Key: order id. Row: `status` (captured, refunded, failed, cancelled), `amount`, `currency`,
+Key: order id. Row: `status` (captured, refunded, failed), `amount`, `currency`,
 `message_id` of the order it was made for, and `reason` where it failed.
 """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import isfinite
 
 from bookstore_streams.errors import PermanentError, TransientError, TransportError
 
@@ -57,8 +58,15 @@ def classify(error: BaseException, transient: tuple[type[BaseException], ...] = 
         is_transient,
         type(error).__name__,
         printable(error),
-        error.retry_after_ms if isinstance(error, TransientError) else None,
+        _wait_ms(error.retry_after_ms) if isinstance(error, TransientError) else None,
     )
+
+
+def _wait_ms(given: object) -> int | None:
+    """A wait as an app gave it, in whole ms; None where it is no sensible one."""
+    if isinstance(given, float) and isfinite(given):
+        given = int(given)
+    return given if type(given) is int and given >= 0 else None
 
 
 def printable(error: BaseException) -> str:

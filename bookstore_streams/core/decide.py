@@ -56,7 +56,13 @@ class Arrived:
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """The due time of a parked key came."""
+    """The due time of a parked key came.
+
+    Attributes:
+        known: outcome in the inbox row of the head, None without a row.
+    """
+
+    known: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +169,7 @@ def decide(state: ParkedKey | None, event: Event, now_ms: int, policy: Policy) -
         case Failed():
             return _on_failed(state, event, now_ms, policy)
         case Due():
-            return _on_due(state, now_ms)
+            return _on_due(state, event, now_ms)
         case Ignored():
             return Decision(state, (Count(f"ignored:{event.cause}"), Settle()))
         case Rejected():
@@ -220,9 +226,13 @@ def _park_behind(state: ParkedKey) -> Decision:
     )
 
 
-def _on_due(state: ParkedKey | None, now_ms: int) -> Decision:
+def _on_due(state: ParkedKey | None, event: Due, now_ms: int) -> Decision:
     if state is None or state.state is KeyState.HELD or state.due_ms > now_ms:
         return Decision(state, ())  # a wake-up that something else has overtaken
+    if event.known is not None and event.known != Outcome.PARKED:
+        # A copy that was parked because the inbox had forgotten the first, which is done now.
+        left = state.without_head(now_ms)
+        return Decision(left, (*_drop_head(state, left), Count("duplicates"), Count("unparked")))
     if state.doom is not None:
         doom = state.doom
         letter = DeadLetter(doom.reason, doom.error_type, doom.error_message, state.attempts)
@@ -239,10 +249,16 @@ def _on_succeeded(state: ParkedKey | None, now_ms: int) -> Decision:
         (
             ApplyWork(),
             SaveInbox(Outcome.APPLIED),
-            DropMessage(state.head),
-            DropKey() if left is None else SaveKey(left),
+            *_drop_head(state, left),
             Count("unparked"),
         ),
+    )
+
+
+def _drop_head(state: ParkedKey, left: ParkedKey | None) -> tuple[Effect, ...]:
+    return (
+        DropMessage(state.head),
+        DropKey() if left is None else SaveKey(left),
     )
 
 
@@ -322,8 +338,7 @@ def _settle_head(state: ParkedKey, letter: DeadLetter, now_ms: int) -> Decision:
         (
             letter,
             SaveInbox(Outcome.DEAD_LETTERED),
-            DropMessage(state.head),
-            DropKey() if left is None else SaveKey(left),
+            *_drop_head(state, left),
             Count(f"dead_letters:{letter.reason}"),
             Count("unparked"),
         ),

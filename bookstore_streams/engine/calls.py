@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any, NamedTuple
 
 from bookstore_streams.core.classify import Failure, classify
@@ -25,6 +26,7 @@ from bookstore_streams.core.envelope import Reason, decode, inbox_id
 from bookstore_streams.core.envelope import Rejected as RejectedRecord
 from bookstore_streams.errors import (
     LeaseLostError,
+    PermanentError,
     RecordTooLargeError,
     StoreError,
     UnitOfWorkError,
@@ -69,14 +71,19 @@ class Calls:
         limits: Limits,
         clock: Clock,
         has_lease: Callable[[], bool],
+        tables: Collection[str],
+        counters: Counter[str],
     ) -> None:
+        self._tables = tables
+        self._counters = counters
         self._read = read
         self._limits = limits
         self._clock = clock
         self._has_lease = has_lease
         # worker task -> when its call is to be cancelled, monotonic seconds
         self._overdue_at: dict[asyncio.Task[None], float] = {}
-        self._timed_out: set[asyncio.Task[None]] = set()
+        # worker task -> how often its call has been cancelled for that
+        self._timed_out: dict[asyncio.Task[None], int] = {}
         self.without_lease: set[asyncio.Task[None]] = set()
 
     def parse(self, lane: Lane, turn: Turn, *, is_repeated: bool = False) -> Parsed | Event:
@@ -95,6 +102,10 @@ class Calls:
                 turn.document = decode(turn.record.value or b"")
             event = consumer.parse(turn.document)
             since_ms = None if consumer.deadline_from is None else consumer.deadline_from(event)
+            if since_ms is not None and type(since_ms) is not int:
+                raise PermanentError(
+                    f"deadline_from of {consumer.name} gave {type(since_ms).__name__}, no epoch ms"
+                )
         except Exception as error:
             failure = classify(error)
             rejected = RejectedRecord(
@@ -125,6 +136,7 @@ class Calls:
                 return Succeeded(attempt), context
             if failure is not _LEASE_LOST:
                 break
+            self._counters[f"{consumer.name}:lease_lost"] += 1
             # Not an attempt: nobody was asked. It is repeated when the group has heard of us
             # again, or by the partition's next owner.
             await asyncio.sleep(LEASE_POLL_S)
@@ -161,8 +173,8 @@ class Calls:
             await asyncio.sleep(WATCH_S)
             now_s = time.monotonic()
             for task, overdue_at in self._overdue_at.items():
-                if overdue_at < now_s and task not in self._timed_out:
-                    self._timed_out.add(task)
+                if overdue_at < now_s:  # again, if it swallowed the first one
+                    self._timed_out[task] = self._timed_out.get(task, 0) + 1
                     task.cancel()
 
     def _context(self, consumer: Consumer, turn: Turn, attempt: Attempt | None) -> Context:
@@ -176,6 +188,7 @@ class Calls:
             self._read,
             self._has_lease,
             self._limits.message_bytes_max,
+            self._tables,
         )
 
     async def _guarded(
@@ -217,8 +230,7 @@ class Calls:
 
     def _was_timed_out(self, task: asyncio.Task[None]) -> bool:
         """Whether the watch cancelled this task; takes the cancellation back."""
-        if task not in self._timed_out:
-            return False
-        self._timed_out.discard(task)
-        task.uncancel()
-        return not task.cancelling()
+        times = self._timed_out.pop(task, 0)
+        for _ in range(times):
+            task.uncancel()
+        return bool(times) and not task.cancelling()

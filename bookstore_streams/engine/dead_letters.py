@@ -12,7 +12,10 @@ from bookstore_streams.core.envelope import (
     ORIGINAL_POSITION,
     RETRY_ATTEMPT,
     RETRY_NOT_BEFORE,
+    TRACEPARENT,
+    TRACESTATE,
     position_text,
+    propagated,
     with_headers,
 )
 from bookstore_streams.ports import Emission, Record
@@ -47,7 +50,7 @@ def dead_letter(topic: str, record: Record, letter: DeadLetter, bytes_max: int) 
             half of it; `dlt-value-bytes` and `dlt-key-bytes` tell how long they were, and the
             position header where the whole record stands.
     """
-    ours = {
+    ours: dict[str, str | None] = {
         RETRY_ATTEMPT: str(letter.attempts),
         RETRY_NOT_BEFORE: None,
         ORIGINAL_POSITION: position_text(record.topic, record.partition, record.offset),
@@ -57,6 +60,11 @@ def dead_letter(topic: str, record: Record, letter: DeadLetter, bytes_max: int) 
         DLT_KEY_BYTES: None,
         DLT_VALUE_BYTES: None,
     }
+    traced = dict(propagated(record.headers))
+    if traced:  # exactly one of each
+        for name in (TRACEPARENT, TRACESTATE):
+            content = traced.get(name)
+            ours[name] = None if content is None else content.decode("utf-8", "backslashreplace")
     key, value, headers = record.key, record.value, with_headers(record.headers, ours)
     if record_bytes(key, value, headers) <= bytes_max:
         return Emission(topic, key, value, headers)

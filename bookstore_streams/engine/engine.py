@@ -66,7 +66,8 @@ class Engine:
 
     Attributes:
         consumers: name -> consumer.
-        counters: `<consumer>:<what>` -> how often it happened here since the start.
+        counters: `<consumer>:<what>`, and of the engine itself `commits` and `fences` -> how
+            often it happened here since the start.
         probe: told each step of each commit; replaced only by tests.
     """
 

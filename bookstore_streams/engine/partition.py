@@ -41,7 +41,6 @@ log = logging.getLogger(__name__)
 TURNS_PER_YIELD = 100
 
 _ARRIVED = Arrived()
-_DUE = Due()
 
 
 class Partition:
@@ -100,7 +99,14 @@ class Partition:
         self._queue = RunQueue()
         self._lot = ParkingLot(clock)
         self._staging = Staging(journal.store)
-        self._calls = Calls(self._staging.get, limits=limits, clock=clock, has_lease=has_lease)
+        self._calls = Calls(
+            self._staging.get,
+            limits=limits,
+            clock=clock,
+            has_lease=has_lease,
+            tables=journal.store.tables,
+            counters=counters,
+        )
         self._carry_out = CarryOut(
             self._staging, self._calls, self._lot, limits=limits, clock=clock, counters=counters
         )
@@ -126,9 +132,17 @@ class Partition:
         now_ms = self._clock.now_ms()
         for row_key, raw in self._store.scan(PARKED_KEYS):
             name, key = split_parked_key(row_key)
-            if name in self._consumers:  # else of a consumer that the app no longer has
+            if name in self._consumers:
                 parked = ParkedKey.from_row(orjson.loads(raw))
                 self._lot.keep(name, key, resume(parked, now_ms))
+            else:
+                self._counters[f"{name}:parked_without_consumer"] += 1
+                log.warning(
+                    "Key %r is parked for consumer %r, which this app does not have: it waits "
+                    "until there is one again.",
+                    key,
+                    name,
+                )
         self._tasks = [asyncio.create_task(self._work()) for _ in range(self._limits.concurrency)]
         self._tasks.append(asyncio.create_task(self._keep(self._lot.wake(self._on_due))))
         self._tasks.append(asyncio.create_task(self._keep(self._calls.watch())))
@@ -188,7 +202,10 @@ class Partition:
             # Nothing is lost: the next owner goes on from what is committed.
             log.warning("partition %s: the last commit failed: %r", self.number, error)
         finally:
-            await self._journal.close()
+            try:
+                await self._journal.close()
+            except Exception as error:  # the next owner fences whatever is left of it
+                log.warning("partition %s was not closed cleanly: %r", self.number, error)
 
     def _break(self, error: Exception) -> None:
         """Stop at once; the engine starts the partition again from what is committed."""
@@ -212,7 +229,7 @@ class Partition:
     def is_running(self, consumer: str, key: str) -> bool:
         """Whether a parked key is being tried right now."""
         lane = self._lanes.get(consumer, {}).get(key)
-        return lane is not None and lane.is_busy
+        return lane is not None and lane.head is not None
 
     # -- taking records ---------------------------------------------------------------------
 
@@ -367,14 +384,15 @@ class Partition:
         if turn is not None:
             attempt, turn.attempt = turn.attempt, None
         if turn is None or attempt is None:
-            decision = self._carry_out.decide(lane, _DUE)
+            turn = self._head(lane)
+            decision = self._carry_out.decide(lane, Due(self._seen(turn).known))
             if not decision.effects:
                 lane.is_due = False
                 if lane.parked is not None and lane.key is not None:
                     # The clock was set back meanwhile: its time is still to come.
                     self._lot.keep(lane.consumer.name, lane.key, resume(lane.parked, 0))
                 return False
-            turn = lane.head = self._head(lane)
+            lane.head = turn
             turn.round_started_ms = self._clock.now_ms()
             first = decision.effects[0]
             if type(first) is not Attempt:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +49,7 @@ class Context:
         "_ordinal",
         "_ordinal_step",
         "_read",
+        "_tables",
         "attempt",
         "attempt_in_round",
         "emissions",
@@ -71,6 +72,7 @@ class Context:
         read: Callable[[str, bytes], bytes | None],
         has_lease: Callable[[], bool],
         bytes_max: int,
+        tables: Collection[str] | None = None,
     ) -> None:
         self.key = key
         self.message_id = message_id
@@ -82,6 +84,7 @@ class Context:
         self._consumer = consumer
         self._read = read
         self._has_lease = has_lease
+        self._tables = tables
         self._bytes_max = bytes_max
         if attempt is not None:
             self.attempt, self.attempt_in_round = attempt.number, attempt.in_round
@@ -107,10 +110,17 @@ class Context:
         """Stage a row; None deletes it.
 
         Raises:
-            UnitOfWorkError: the handler has returned already.
+            UnitOfWorkError: the handler has returned already, or this can be no row.
             RecordTooLargeError: the broker would not take the row.
         """
         self._check_open()
+        if self._tables is not None and table not in self._tables:
+            raise UnitOfWorkError(f"There is no table {table!r} in this app's engine.")
+        if type(key) is not bytes or not (value is None or type(value) is bytes):
+            raise UnitOfWorkError(
+                f"A row of table {table!r} is bytes under bytes, not {type(value).__name__} under "
+                f"{type(key).__name__}."
+            )
         self._check_size(len(key) + len(value or b""), f"a row of table {table!r}")
         self.writes[table, key] = value
 

@@ -208,12 +208,19 @@ class App(faust.App):
         topics, store = self.settings.topics, self.settings.store
         consumers = self.engine.consumers.values()
         names = {topic for consumer in consumers for topic in consumer.topics} | self._emitted
-        specs = [TopicSpec(name, topics.partitions) for name in sorted(names)]
+        durable: dict[str, str] = {}
+        if self.settings.broker.min_insync_replicas is not None:
+            durable["min.insync.replicas"] = str(self.settings.broker.min_insync_replicas)
+        specs = [TopicSpec(name, topics.partitions, durable) for name in sorted(names)]
         specs += [
             TopicSpec(
                 consumer.dead_letter_topic,
                 topics.partitions,
-                {"max.message.bytes": str(topics.row_bytes_max), "retention.ms": "-1"},
+                {
+                    "max.message.bytes": str(topics.row_bytes_max),
+                    "retention.ms": "-1",
+                    **durable,
+                },
             )
             for consumer in consumers
         ]
@@ -222,6 +229,7 @@ class App(faust.App):
                 "cleanup.policy": "compact",
                 "max.message.bytes": str(topics.row_bytes_max),
                 "delete.retention.ms": str(store.changelog_retention_ms),
+                **durable,
             }
             if table.rows_expire_after_ms is not None:
                 config["cleanup.policy"] = "compact,delete"

@@ -59,7 +59,12 @@ class StoreResources:
 
 
 class LocalStore:
-    """Rows of all tables of one partition."""
+    """Rows of all tables of one partition.
+
+    Attributes:
+        path: of the partition's directory.
+        tables: names of all tables.
+    """
 
     def __init__(
         self,
@@ -85,6 +90,7 @@ class LocalStore:
         """
         self.path = path
         self._names = tuple(tables)
+        self.tables = frozenset(self._names)
         self._resources = resources
         self._expiring = dict(expiring)
         self._db: Any = None

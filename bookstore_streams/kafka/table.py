@@ -98,9 +98,9 @@ class TransactionalTable(faust.Table):  # type: ignore[type-arg]
             rows_expire_after_ms: age after which rows may be dropped, here and in the
                 changelog; None keeps them until they are deleted.
             row_key: text of a key -> its bytes in the store.
-        key_prefix: beginning of a text -> what the bytes of all such keys begin with, so that
-            views need not read the whole table. None: the same as `row_key` where that is
-            the default, else nothing.
+            key_prefix: beginning of a text -> what the bytes of all such keys begin with, so
+                that views need not read the whole table. None: the same as `row_key` where
+                that is the default, else nothing.
             key_text: the other way round; what views show.
             row_value: bytes of a row -> what views and handlers read.
             kwargs: what `faust.Table` takes.

@@ -23,7 +23,7 @@ class TopicSpec:
         name: of the topic.
         partitions: exactly so many.
         config: set when it is made, and required when it is there: `cleanup.policy` exactly
-            (as a set of words), `max.message.bytes` and `retention.ms` at least.
+            (as a set of words), sizes, times and replicas at least.
     """
 
     name: str
@@ -135,7 +135,8 @@ async def _configs(admin: AIOKafkaAdminClient, names: list[str]) -> dict[str, di
 def _fits(key: str, expected: str, value: str) -> bool:
     if key == "cleanup.policy":
         return set(value.replace(" ", "").split(",")) == set(expected.split(","))
-    if key in ("max.message.bytes", "retention.ms"):
-        # More is as good: a record that fits less fits this, a row is kept at least as long.
+    if key in ("max.message.bytes", "retention.ms", "delete.retention.ms", "min.insync.replicas"):
+        # More is as good: a record that fits less fits this, a row or a tombstone is kept at
+        # least as long, a commit is at least as safe.
         return int(value) == -1 or int(value) >= int(expected)
     return True

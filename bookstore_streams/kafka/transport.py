@@ -14,10 +14,13 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import aiokafka
+from aiokafka.consumer.fetcher import Fetcher
+from aiokafka.errors import ConsumerStoppedError
 from faust.transport.drivers import aiokafka as stock
 from faust.types import TP
 
 from .lease import Lease
+from .unreadable import Unreadable
 
 if TYPE_CHECKING:
     from .app import App
@@ -37,6 +40,7 @@ class ConsumerThread(stock.AIOKafkaConsumerThread):
 
     async def on_start(self) -> None:
         """Call when the thread starts."""
+        self._unreadable = Unreadable()
         await super().on_start()
         if not self.app.client_only:
             self.add_future(self._keep_lease())
@@ -48,6 +52,64 @@ class ConsumerThread(stock.AIOKafkaConsumerThread):
         # Faust waits 1.5 s: a partition that has just opened would have to wait for it.
         consumer._fetch_max_wait_ms = FETCH_WAIT_MS
         return consumer
+
+    async def _fetch_records(
+        self,
+        consumer: aiokafka.AIOKafkaConsumer,
+        active_partitions: set[TP] | None,
+        timeout: float | None = None,
+        max_records: int | None = None,
+    ) -> Any:
+        """Take what was fetched, partition by partition.
+
+        Taken all at once, an error of one partition would drop the records of those looked
+        at before it, whose positions have moved already; and it would end the worker.
+        """
+        if not active_partitions:
+            return await super()._fetch_records(
+                consumer, active_partitions or set(), timeout, max_records
+            )
+        if not self.consumer.flow_active:
+            return {}
+        fetcher = consumer._fetcher
+        if consumer._closed or fetcher._closed:
+            raise ConsumerStoppedError
+        with fetcher._subscriptions.fetch_context():
+            records = await self._drain(fetcher, active_partitions, max_records)
+            if not records and timeout:
+                waiter = fetcher._create_fetch_waiter()
+                await asyncio.wait([waiter], timeout=timeout)
+                if not waiter.done():
+                    waiter.cancel()
+                    return {}
+                waiter.result()  # raises where the broker denies access
+                records = await self._drain(fetcher, active_partitions, max_records)
+            return records
+
+    async def _drain(
+        self, fetcher: Fetcher, partitions: set[TP], max_records: int | None
+    ) -> dict[Any, list[Any]]:
+        records: dict[Any, list[Any]] = {}
+        left = max_records
+        for tp in list(fetcher._records):
+            if tp not in partitions or self._unreadable.is_resting(tp):
+                continue
+            # Behind a record that cannot be read the good ones before it are taken singly.
+            most = 1 if tp in self._unreadable else left
+            try:
+                found = await fetcher.fetched_records([tp], timeout=0, max_records=most)
+            except Exception as error:
+                position = fetcher._subscriptions.subscription.assignment.state_value(tp).position
+                self._unreadable.failed(tp, position, error)
+                continue
+            for partition, batch in found.items():
+                self._unreadable.went_on(tp)
+                records[partition] = batch
+                if left is not None:
+                    left -= len(batch)
+            if left is not None and left <= 0:
+                break
+        return records
 
     async def committed_offsets(self, partitions: Iterable[TP]) -> dict[TP, int]:
         """The committed offset of each partition that has one."""
@@ -83,6 +145,8 @@ class ConsumerThread(stock.AIOKafkaConsumerThread):
         try:
             if await coordinator._do_heartbeat():
                 self.consumer.lease.renew(sent_at_s)
+            elif coordinator.generation < 0:  # the group has counted us out
+                self.consumer.lease.end()
         except aiokafka.errors.KafkaError as error:
             self.log.warning("The group did not answer a heartbeat: %r", error)
 

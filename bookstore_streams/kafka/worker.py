@@ -7,9 +7,11 @@ import gc
 import signal
 import socket
 import sys
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
+import click
 import faust
+from click.core import ParameterSource
 
 from bookstore_streams.errors import BookstoreError, ConfigError
 
@@ -27,6 +29,14 @@ class Worker(faust.Worker):
     """Faust's worker; a start that cannot succeed ends with one sentence and exit status 1."""
 
     app: App
+
+    def __init__(self, app: App, *args: Any, loglevel: str | int | None = None, **kwargs: Any):
+        """Make the worker; its log level is the setting, unless the command line says another."""
+        context = click.get_current_context(silent=True)
+        given = context and context.get_parameter_source("loglevel")
+        if loglevel is None or given is not ParameterSource.COMMANDLINE:
+            loglevel = app.settings.log.level
+        super().__init__(app, *args, loglevel=loglevel, **kwargs)
 
     def execute_from_commandline(self) -> NoReturn:
         """Prepare, then run until told to stop."""

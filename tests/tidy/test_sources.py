@@ -14,7 +14,6 @@ TEST_LINES_MAX = 700
 # Modules that were longer when the rule came: a number here may only be lowered, and goes once
 # the module fits.
 LINES_MAX_FOR_NOW = {
-    "bookstore_streams/engine/partition.py": 850,
     "tests/integration/test_provider.py": 1160,
 }
 

@@ -72,7 +72,11 @@ OVERRIDDEN: dict[type, dict[str, tuple[str, ...]]] = {
         "_new_transport": ("self",),
         "_new_producer_transport": ("self",),
     },
-    ConsumerThread: {"on_start": ("self",), "_create_worker_consumer": ("self", "transport")},
+    ConsumerThread: {
+        "on_start": ("self",),
+        "_create_worker_consumer": ("self", "transport"),
+        "_fetch_records": ("self", "consumer", "active_partitions", "timeout", "max_records"),
+    },
     Consumer: {
         "_new_consumer_thread": ("self",),
         "_getmany": ("self", "active_partitions", "timeout"),
@@ -103,12 +107,16 @@ OVERRIDDEN: dict[type, dict[str, tuple[str, ...]]] = {
 PRIVATE_NAMES = {
     "_channels",
     "_coordinator",
+    "_create_fetch_waiter",
     "_do_heartbeat",
     "_ensure_consumer",
     "_fetch_max_wait_ms",
+    "_fetcher",
     "_isolation_level",
     "_new_topicpartition",
+    "_records",
     "_runner",
+    "_subscriptions",
     "_thread",
 }
 
@@ -127,6 +135,8 @@ CALLED: list[tuple[Callable[..., Any], tuple[str, ...]]] = [
     (stock.Transport.__init__, ("url", "app")),
     (venusian.attach, ("wrapped", "callback", "category")),
     (GroupCoordinator._do_heartbeat, ()),
+    (Fetcher.fetched_records, ("partitions", "timeout", "max_records")),
+    (Fetcher._create_fetch_waiter, ()),
     (AIOKafkaConsumer.committed, ("partition",)),
     (AIOKafkaProducer.create_batch, ()),
     (AIOKafkaProducer.send_batch, ("batch", "topic", "partition")),
@@ -618,3 +628,25 @@ def test_faust_worker_runs_the_worker_class_of_the_settings_from_the_command_lin
     assert "self.app.conf.Worker" in inspect.getsource(worker)
     assert "execute_from_commandline()" in inspect.getsource(faust_cli.Command)
     assert issubclass(Worker, faust.Worker)
+
+
+@in_loop
+async def test_a_fetcher_keeps_what_it_fetched_by_partition_and_says_when_there_is_more() -> None:
+    """What our own drain of it leans on: `_records`, `_subscriptions`, `_closed`, the waiter."""
+    client = AIOKafkaConsumer()
+    fetcher = Fetcher(client._client, client._subscription, fetch_max_wait_ms=1)
+    try:
+        assert fetcher._records == {}
+        assert not fetcher._closed
+        assert not client._closed
+        with fetcher._subscriptions.fetch_context():
+            waiter = fetcher._create_fetch_waiter()
+        assert not waiter.done()
+        waiter.cancel()
+    finally:
+        await fetcher.close()
+        await client.stop()
+
+
+def test_a_started_consumer_has_its_fetcher_under_this_name() -> None:
+    assert "self._fetcher = Fetcher(" in inspect.getsource(AIOKafkaConsumer.start)
