@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 # and otherwise. Faust itself would wait a whole second.
 FETCH_WAIT_S_BLOCKED = 0.02
 FETCH_WAIT_S_MAX = 0.2
+# How long leaving the group may take.
+STOP_S_MAX = 2.0
 # How long the broker may hold back an empty answer.
 FETCH_WAIT_MS = 200
 
@@ -44,6 +46,20 @@ class ConsumerThread(stock.AIOKafkaConsumerThread):
         await super().on_start()
         if not self.app.client_only:
             self.add_future(self._keep_lease())
+
+    async def on_thread_stop(self) -> None:
+        """Leave the group, but not at any price.
+
+        Without a broker aiokafka's own stop ends in a cancellation, at which the thread would
+        die, and Faust waits a minute for a dead thread.
+        """
+        stopping = asyncio.ensure_future(super().on_thread_stop())
+        await asyncio.wait([stopping], timeout=STOP_S_MAX)
+        if not stopping.done():
+            stopping.cancel()
+            self.log.warning("The group was not left in time; it counts us out by itself.")
+        elif not stopping.cancelled() and (error := stopping.exception()) is not None:
+            self.log.warning("The group could not be left: %r", error)
 
     def _create_worker_consumer(self, transport: stock.Transport) -> aiokafka.AIOKafkaConsumer:
         consumer = super()._create_worker_consumer(transport)

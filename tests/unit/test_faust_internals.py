@@ -74,6 +74,7 @@ OVERRIDDEN: dict[type, dict[str, tuple[str, ...]]] = {
     },
     ConsumerThread: {
         "on_start": ("self",),
+        "on_thread_stop": ("self",),
         "_create_worker_consumer": ("self", "transport"),
         "_fetch_records": ("self", "consumer", "active_partitions", "timeout", "max_records"),
     },
