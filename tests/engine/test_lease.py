@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from bookstore_streams.errors import LeaseLostError, TransientError
 from bookstore_streams.testing.memory import MemoryDisk, until
 
@@ -176,3 +178,23 @@ async def test_a_lease_that_comes_back_while_the_partition_is_released_starts_no
     worker.backend.lease_ends_ms = None
     await stopping
     assert world.calls == []
+
+
+@pytest.mark.xfail(reason="the pause before the wait for the lease counts as busy")
+async def test_release_right_after_a_lost_lease_neither_waits_nor_calls_again(
+    world: World,
+) -> None:
+    """Between the attempt that was given up and the wait for the lease."""
+    worker = await world.start(shutdown_ms=10_000)
+
+    async def lose(event: Any, context: Any) -> None:
+        worker.backend.lease_ends_ms = world.clock.now_ms()
+        context.ensure_lease()
+
+    world.scripts["a1"] = [lose]
+    world.send("A", "a1")
+    await until(lambda: world.ended)
+    begun_ms = world.clock.now_ms()
+    await worker.stop()
+    assert world.clock.now_ms() - begun_ms < 1_000
+    assert world.called() == ["a1"]

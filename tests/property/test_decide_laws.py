@@ -95,7 +95,7 @@ LETTERS = st.builds(DeadLetter, st.sampled_from(Reason).map(str), TEXT, TEXT, CO
 EVENTS: st.SearchStrategy[Event] = st.one_of(
     st.builds(Arrived, st.none() | st.sampled_from(Outcome).map(str) | TEXT, st.booleans()),
     st.builds(Ignored, st.sampled_from(["tombstone", "unknown-type"])),
-    st.just(Due()),
+    st.builds(Due, st.none() | st.sampled_from(Outcome).map(str) | TEXT),
     st.builds(
         Rejected,
         st.builds(RejectedRecord, st.sampled_from(Reason), TEXT, TEXT, st.none(), st.none()),

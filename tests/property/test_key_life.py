@@ -106,6 +106,7 @@ class KeyLife(RuleBasedStateMachine):
         self.topic: list[tuple[str, bool]] = []  # (message id, is a replay), by offset
         self.committed = Disk()
         self.replayed: Counter[str] = Counter()
+        self.forgotten: set[str] = set()
         self.start()
 
     def start(self) -> None:
@@ -199,7 +200,19 @@ class KeyLife(RuleBasedStateMachine):
     def come_due(self) -> None:
         assert self.state is not None
         self.now_ms = max(self.now_ms, self.state.due_ms)
-        self.carry_out(self.decide(Due()), *self.disk.messages[self.state.head])
+        message_id, offset = self.disk.messages[self.state.head]
+        known = self.disk.inbox.get(message_id)
+        self.carry_out(self.decide(Due(known)), message_id, offset)
+
+    @precondition(lambda self: self.ordered is None and self.disk.messages)
+    @rule(draw=st.data())
+    def forget(self, draw: st.DataObject) -> None:
+        """The inbox row of a message that waits grows too old and is gone."""
+        message_id, _ = self.disk.messages[draw.draw(st.sampled_from(sorted(self.disk.messages)))]
+        for disk in (self.disk, self.committed):
+            if disk.inbox.get(message_id) == "parked":
+                del disk.inbox[message_id]
+                self.forgotten.add(message_id)
 
     @precondition(lambda self: self.ordered is not None)
     @rule(
@@ -250,8 +263,11 @@ class KeyLife(RuleBasedStateMachine):
     def every_committed_record_is_in_exactly_one_place(self) -> None:
         disk = self.committed
         waiting = Counter(message_id for message_id, _ in disk.messages.values())
-        assert all(count == 1 for count in waiting.values())
+        assert all(count == 1 for count in (waiting - Counter(self.forgotten)).values())
         for message_id, _ in self.topic[: disk.offset]:
+            if message_id in self.forgotten:
+                assert waiting[message_id] or disk.applied[message_id] or disk.dead[message_id]
+                continue
             match disk.inbox[message_id]:
                 case "applied":
                     assert disk.applied[message_id] == 1

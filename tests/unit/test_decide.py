@@ -378,11 +378,32 @@ def test_a_due_head_is_attempted_with_its_counts() -> None:
     assert decide(fresh, Due(), NOW, POLICY) == Decision(fresh, (FIRST,))
 
 
+@pytest.mark.parametrize("known", [None, "parked"])
+def test_a_head_that_the_inbox_has_forgotten_or_knows_to_wait_is_attempted(
+    known: str | None,
+) -> None:
+    assert decide(PARKED, Due(known), NOW, POLICY) == Decision(PARKED, (NEXT,))
+
+
+@pytest.mark.parametrize("known", ["applied", "dead-lettered"])
+def test_a_head_whose_first_copy_has_ended_is_dropped_as_a_duplicate(known: str) -> None:
+    dropped = (Count("duplicates"), Count("unparked"))
+    assert decide(PARKED, Due(known), NOW, POLICY) == Decision(
+        AFTER_HEAD, (DropMessage(4), SaveKey(AFTER_HEAD), *dropped)
+    )
+    assert decide(ALONE, Due(known), NOW, POLICY) == Decision(
+        None, (DropMessage(4), DropKey(), *dropped)
+    )
+
+
+@pytest.mark.parametrize("known", [None, "parked", "applied"])
 @pytest.mark.parametrize(
     "state", [None, HELD, replace(PARKED, due_ms=NOW + 1)], ids=["flows", "held", "not yet"]
 )
-def test_a_wake_up_that_something_has_overtaken_does_nothing(state: ParkedKey | None) -> None:
-    assert decide(state, Due(), NOW, POLICY) == Decision(state, ())
+def test_a_wake_up_that_something_has_overtaken_does_nothing(
+    state: ParkedKey | None, known: str | None
+) -> None:
+    assert decide(state, Due(known), NOW, POLICY) == Decision(state, ())
 
 
 def test_a_doomed_head_is_dead_lettered_without_a_call() -> None:
