@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -41,6 +42,7 @@ class Life:
         self.world = world
         self.random = random.Random(seed)
         self.sent: dict[str, list[str]] = {key: [] for key in KEYS}
+        self.replays: Counter[str] = Counter()
         self.workers: list[MemoryWorker] = []
         self.running: list[str] = []
         self.overlaps: list[str] = []
@@ -123,16 +125,19 @@ class Life:
     async def produce(self) -> None:
         for n in range(self.random.randint(20, 60)):
             key = self.random.choice(KEYS)
-            known = self.sent[key]
-            if known and self.random.random() < 0.2:
+            known, headers = self.sent[key], []
+            if known and self.random.random() < 0.3:
                 message_id = self.random.choice(known)
+                if self.random.random() < 0.4:
+                    headers.append(("replay-id", b"r%d" % n))
+                    self.replays[message_id] += 1
             else:
                 message_id = f"{key}{n}"
                 known.append(message_id)
                 self.world.scripts[message_id] = self.draw_script()
             # Of one key always to the same topic: between two topics only arrival counts.
             topic = TOPICS[KEYS.index(key) % 2]
-            self.world.send(key, message_id, topic=topic)
+            self.world.send(key, message_id, topic=topic, headers=headers)
             await asyncio.sleep(self.random.choice([0, 0, 0.01, 0.3, 2]))
 
     async def disturb(self) -> None:
@@ -210,15 +215,21 @@ class Life:
         ended: list[str] = []
         for key in KEYS:
             fates = rows.get(f"order/{key}".encode(), b"").decode().split()
-            assert [fate.split(":")[1] for fate in fates] == self.sent[key]
+            ids = [fate.split(":")[1] for fate in fates]
+            assert list(dict.fromkeys(ids)) == self.sent[key]
+            for message_id, count in Counter(ids).items():
+                # Only a replay lets a dead letter end once more, and none what was applied.
+                assert count <= 1 + self.replays[message_id]
+                own = [fate for fate in fates if fate.endswith(f":{message_id}")]
+                assert f"applied:{message_id}" not in own[:-1]
             ended += fates
-        # Every message once, in order, and told once: by its event, its dead letter or both.
+        # Told as often as it ended: by its event, its dead letter or both.
         told = sorted(f"{fate}:{m}" for event in world.events() for fate, m in event.items())
         assert told == sorted(ended)
         dead = sorted(letter.header("message-id") or "" for letter in world.dead())
         assert dead == sorted(fate.split(":")[1] for fate in ended if fate.startswith("dead"))
-        emitted = [event.header("message-id") for event in world.broker.records("events")]
-        assert len(set(emitted)) == len(emitted)
+        emitted = {event.header("message-id") for event in world.broker.records("events")}
+        assert len(emitted) == len(set(told))  # told again by the same id
         if "fence" not in self.faults:
             assert self.overlaps == []
 
