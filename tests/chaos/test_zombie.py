@@ -52,12 +52,17 @@ async def _freeze(broker: Broker, folder: Path, seed: int, step: str) -> None:
         await orders.drained(TAKEN_OVER_WITHIN_S + 60, other)
         asleep = control.calls()
 
+        woken_ms = time.time_ns() // 1_000_000
         frozen.send(signal.SIGCONT)
         await orders.feed(PORTION // 2)
         await orders.drained(60, frozen, other)
         done = {order.order_id for order in orders.orders[:left]}
-        woken = [call for call in control.calls(asleep[-1]["seq"]) if call["order_id"] in done]
-        assert not woken, f"seed {seed}: called for orders that the other one had done: {woken}"
+        woken = [c for c in control.calls(asleep[-1]["seq"]) if c["order_id"] in done]
+        shown = [
+            [(c["at_ms"] - woken_ms, c["operation"], c["result"]) for c in calls]
+            for calls in [await orders.shop.calls(c["order_id"]) for c in woken]
+        ]
+        assert not woken, f"seed {seed}: called for orders that the other one had done: {shown}"
 
         assert await other.stop() == 0
         await orders.feed()
