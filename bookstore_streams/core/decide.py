@@ -126,12 +126,14 @@ class TooLarge:
     """The message would have to be parked, but is larger than the broker takes as a row.
 
     Attributes:
-        failure: says how large it is.
+        failure: says how large it is, or what else was wrong with it before.
         attempts: calls of the handler it had.
+        reason: of the dead letter.
     """
 
     failure: Failure
     attempts: int
+    reason: str = "permanent"
 
 
 Event = (
@@ -191,7 +193,7 @@ def decide(state: ParkedKey | None, event: Event, now_ms: int, policy: Policy) -
             # It cannot wait, so it leaves the queue; what waits of its key is not touched.
             failure = event.failure
             letter = DeadLetter(
-                "permanent", failure.error_type, failure.error_message, event.attempts
+                event.reason, failure.error_type, failure.error_message, event.attempts
             )
             return Decision(state, _dead_letter(letter))
 

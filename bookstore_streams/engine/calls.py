@@ -126,9 +126,9 @@ class Calls:
         calls = attempt.number - 1
         if calls and lane.parked is not None and is_past(deadline_ms, self._clock.now_ms()):
             return DeadlinePassed(inbox_id(turn.message_id), calls), None
-        consumer = lane.consumer
+        consumer, is_repeated = lane.consumer, False
         while True:
-            if not self._has_lease():
+            if is_repeated or not self._has_lease():
                 await self._wait_for_lease()
             context = self._context(consumer, turn, attempt)
             failure = await self._guarded(consumer, consumer.handle, (event, context), context)
@@ -139,7 +139,7 @@ class Calls:
             self._counters[f"{consumer.name}:lease_lost"] += 1
             # Not an attempt: nobody was asked. It is repeated when the group has heard of us
             # again, or by the partition's next owner.
-            await asyncio.sleep(LEASE_POLL_S)
+            is_repeated = True
             again = self.parse(lane, turn, is_repeated=True)
             if not isinstance(again, Parsed):
                 return again, None
@@ -153,6 +153,8 @@ class Calls:
         assert task is not None
         self.without_lease.add(task)
         try:
+            # At least once: whoever says that it is lost while it holds must not spin.
+            await asyncio.sleep(LEASE_POLL_S)
             while not self._has_lease():  # noqa: ASYNC110 - another thread tells, by no event
                 await asyncio.sleep(LEASE_POLL_S)
         finally:

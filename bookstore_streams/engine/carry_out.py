@@ -9,7 +9,15 @@ from typing import Any
 import orjson
 
 from bookstore_streams.core.classify import Failure, classify
-from bookstore_streams.core.decide import Decision, Event, HookFailed, TooLarge, decide, resume
+from bookstore_streams.core.decide import (
+    Decision,
+    Event,
+    HookFailed,
+    Rejected,
+    TooLarge,
+    decide,
+    resume,
+)
 from bookstore_streams.core.effects import (
     ApplyWork,
     Attempt,
@@ -158,10 +166,15 @@ class CarryOut:
         if lane.parked is None and decision.state is not None:  # it was tried, and failed
             attempts = decision.state.attempts
             cause = f"{cause}; {decision.state.cause}"
+        too_large = TooLarge(classify(RecordTooLargeError(cause)), attempts)
         if event is None:
             parsed = self._calls.parse(lane, turn)
-            event = parsed.event if isinstance(parsed, Parsed) else None
-        too_large = TooLarge(classify(RecordTooLargeError(cause)), attempts)
+            if isinstance(parsed, Parsed):
+                event = parsed.event
+            elif isinstance(parsed, Rejected):  # it is broken, however large it is
+                broken = parsed.rejection
+                failure = Failure(False, broken.error_type, broken.error_message)
+                too_large = TooLarge(failure, attempts, broken.reason)
         await self.run(lane, turn, self.decide(lane, too_large), event=event, is_last_resort=True)
 
     async def _dead_letter(

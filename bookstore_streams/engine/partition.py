@@ -470,8 +470,9 @@ class Partition:
             lane.key,
             None,
         )
+        position = f"{record.topic}-{record.partition}-{record.offset}"
         known = accept(record.value, record.key, record.headers, None, None)
-        message_id = known.message_id if isinstance(known, Accepted) else lane.key
+        message_id = known.message_id if isinstance(known, Accepted) else position
         identity = inbox_key(consumer.name, inbox_id(message_id))
         return Turn(record, lane.key, message_id, identity, None, rejected, False)
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from bookstore_streams.errors import PermanentError, TransientError
 from bookstore_streams.testing.memory import until
 
@@ -191,7 +189,6 @@ async def test_lanes_and_bookkeeping_are_gone_when_everything_is_done(world: Wor
     await worker.stop()
 
 
-@pytest.mark.xfail(reason="the size is told although the record was rejected before")
 async def test_a_broken_record_too_large_to_wait_behind_a_parked_key_says_that_it_is_broken(
     world: World,
 ) -> None:

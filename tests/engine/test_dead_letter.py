@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from bookstore_streams.core.envelope import emitted_id
 from bookstore_streams.errors import LeaseLostError, PermanentError, TransientError
 from bookstore_streams.testing.memory import MemoryDisk, until
@@ -299,7 +297,6 @@ async def test_a_parked_message_that_a_new_version_does_not_know_can_be_replayed
     await worker.stop()
 
 
-@pytest.mark.xfail(reason="the key stands in for the id that is missing")
 async def test_a_parked_record_without_an_id_that_nobody_knows_any_more_takes_no_other_ids_place(
     world: World,
 ) -> None:

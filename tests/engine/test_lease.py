@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from bookstore_streams.errors import LeaseLostError, TransientError
 from bookstore_streams.testing.memory import MemoryDisk, until
 
@@ -180,7 +178,6 @@ async def test_a_lease_that_comes_back_while_the_partition_is_released_starts_no
     assert world.calls == []
 
 
-@pytest.mark.xfail(reason="the pause before the wait for the lease counts as busy")
 async def test_release_right_after_a_lost_lease_neither_waits_nor_calls_again(
     world: World,
 ) -> None:
