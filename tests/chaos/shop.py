@@ -91,6 +91,11 @@ async def until(
         await asyncio.sleep(POLL_S)
 
 
+async def pause(seconds: float) -> None:
+    """Space out what is sent, so that it arrives while things happen; nothing is waited for."""
+    await asyncio.sleep(seconds)
+
+
 class WorkerProcess:
     """A worker with a data directory and a web port of its own; started as often as needed.
 

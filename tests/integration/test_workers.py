@@ -25,6 +25,7 @@ from tests.chaos.shop import (
     Tail,
     WorkerProcess,
     cancelled,
+    pause,
     placed,
     until,
 )
@@ -225,7 +226,7 @@ async def _feed(shop: Shop, orders: list[str]) -> None:
     for number, order in enumerate(orders):
         await shop.enqueue(order, placed(order), f"{order}/1")
         if number % 10 == 9:
-            await asyncio.sleep(0.05)
+            await pause(0.05)
     await shop.producer.flush()
 
 
@@ -504,5 +505,5 @@ async def _feed_numbers(shop: Shop, topic: str, total: int, keys: int) -> None:
     for n in range(total):
         await shop.enqueue(f"key-{n % keys}", {"n": n}, f"{topic}/{n}", topic=topic)
         if n % 200 == 199:
-            await asyncio.sleep(0.1)
+            await pause(0.1)
     await shop.producer.flush()
