@@ -46,7 +46,7 @@ CLIENT_LIBRARIES = {
     "bookstore_streams/providers/": {"aiohttp"},
     "bookstore_streams/web/": {"aiohttp", "faust", "orjson", "yarl"},
     "bookstore_streams/cli/": {"click", "faust", "mode", "orjson", "rich"},
-    "bookstore_streams/testing/demo/": {"aiokafka", "rich"},
+    "bookstore_streams/testing/demo/": {"aiohttp", "aiokafka", "orjson", "rich"},
     "bookstore_streams/testing/": {"aiohttp", "aiokafka", "noida_db", "orjson"},
     "bookstore_streams/application.py": {"aiohttp", "click", "faust", "mode"},
 }
