@@ -72,7 +72,11 @@ EVENTS: dict[tuple[str, str], list[Event]] = {
     ("Due", "always"): [Due()],
     ("Due", "its time has not come"): [Due()],
     ("Due", "its time has come"): [Due()],
-    ("Due", "its time has come, the head is doomed"): [Due()],
+    ("Due", "its time has come, a copy of the head is done"): [
+        Due(Outcome.APPLIED),
+        Due(Outcome.DEAD_LETTERED),
+    ],
+    ("Due", "its time has come, the head is doomed"): [Due(), Due(Outcome.PARKED)],
     ("Rejected", "always"): [Rejected(REJECTED, "m")],
     ("Succeeded", "always"): [Succeeded(ATTEMPT)],
     ("Failed", "permanent"): [failed(LASTS), failed(LASTS, deadline=NOW_MS - 1)],
@@ -111,7 +115,7 @@ def keys(state: str, event: str, when: str) -> list[ParkedKey | None]:
     if state == "waiting" and event == "Due":
         dues = dues[2:] if "not come" in when else dues[:2]
         if "not come" not in when:
-            dooms = dooms[1:] if "doomed" in when else dooms[:1]
+            dooms = {"doomed": dooms[1:], "done": dooms}.get(when.split()[-1], dooms[:1])
     return [
         ParkedKey(7, 7 + count, 1, 1, due_ms, "TimeoutError: slow", NOW_MS - 9, kind, doom)
         for kind, count, due_ms, doom in product(kinds[state], (1, 2, 3), dues, dooms)
