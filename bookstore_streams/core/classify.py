@@ -73,7 +73,7 @@ def printable(error: BaseException) -> str:
     """The text of an exception, whatever its `__str__` does; never raises, always UTF-8."""
     try:
         text = str(error)
-    except Exception as second:
+    except BaseException as second:
         text = f"(its text could not be read: {type(second).__name__})"
     # A lone surrogate would stop the header or row it is written to.
     return (

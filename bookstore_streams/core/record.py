@@ -66,7 +66,7 @@ def unpack(raw: bytes) -> StoredRecord:
             if length == _NONE:
                 fields.append(None)
                 continue
-            if at + length > len(raw):
+            if length < 0 or at + length > len(raw):
                 raise ValueError("A parked message is cut.")
             fields.append(raw[at : at + length])
             at += length

@@ -119,11 +119,7 @@ class ExitsError(Exception):
         (RaisesError(), "RuntimeError"),
         (GivesNumberError(), "TypeError"),
         (RecursesError(), "RecursionError"),
-        pytest.param(
-            ExitsError(),
-            "SystemExit",
-            marks=pytest.mark.xfail(reason="printable() catches Exception only", raises=SystemExit),
-        ),
+        (ExitsError(), "SystemExit"),
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
