@@ -19,6 +19,7 @@ from typing import Final, Literal
 from urllib.parse import quote, urlsplit
 
 import aiohttp
+from aiohttp.abc import AbstractStreamWriter
 
 from bookstore_streams.errors import ConfigError, PermanentError, TransientError
 
@@ -44,6 +45,41 @@ _KEY_CHARS_MAX: Final = 4096
 _SAFE: Final = string.ascii_letters + string.digits + string.punctuation.replace("%", "")
 
 
+class _Body(aiohttp.BytesPayload):
+    """A request's body; asks when it is written, for only then does the first byte leave.
+
+    Between the decision to call and that moment lie the making of a connection and a turn of
+    the loop: time enough for a process that is frozen there to lose its lease.
+
+    Attributes:
+        refusal: what `before_call` raised; aiohttp hides it in an error of its own.
+    """
+
+    def __init__(self, body: bytes, before_call: Callable[[], None] | None) -> None:
+        super().__init__(body, content_type="application/json")
+        self._before_call = before_call
+        self.refusal: Exception | None = None
+
+    async def write(self, writer: AbstractStreamWriter) -> None:
+        self._ask()
+        await super().write(writer)
+
+    async def write_with_length(
+        self, writer: AbstractStreamWriter, content_length: int | None
+    ) -> None:
+        self._ask()
+        await super().write_with_length(writer, content_length)
+
+    def _ask(self) -> None:
+        if self._before_call is None:
+            return
+        try:
+            self._before_call()
+        except Exception as error:
+            self.refusal = error
+            raise
+
+
 class PaymentProvider:
     """Charges and refunds orders at the payment provider, each call at most once on the wire.
 
@@ -65,8 +101,8 @@ class PaymentProvider:
         self._at, self._path = _checked(url, timeout_ms, connections_max)
         self._timeout_ms = timeout_ms
         self._connections_max = connections_max
-        # Turns are handed out here and not by the connector, so that `before_call` runs
-        # after the wait and right before the bytes leave.
+        # Turns are handed out here and not by the connector, so that the wait for one does not
+        # count towards the timeout.
         self._turns = asyncio.Semaphore(connections_max)
         self._session: aiohttp.ClientSession | None = None
 
@@ -127,19 +163,18 @@ class PaymentProvider:
                 f"{call} was not sent: its Idempotency-Key has {len(key)} characters,"
                 f" more than {_KEY_CHARS_MAX}"
             )
-        body = json.dumps({"order_id": order_id, "amount": amount, "currency": currency})
+        document = {"order_id": order_id, "amount": amount, "currency": currency}
+        body = _Body(json.dumps(document).encode(), before_call)
         async with self._turns:
-            if before_call is not None:
-                before_call()
-            await self._send(call, self._base + _PATHS[operation], key, body.encode())
+            await self._send(call, self._base + _PATHS[operation], key, body)
 
-    async def _send(self, call: str, url: str, key: str, body: bytes) -> None:
+    async def _send(self, call: str, url: str, key: str, body: _Body) -> None:
         """Makes the one request, and turns whatever comes of it into our errors."""
         try:
             async with self._opened().post(
                 url,
                 data=body,
-                headers={"Idempotency-Key": key, "Content-Type": "application/json"},
+                headers={"Idempotency-Key": key},
                 allow_redirects=False,
             ) as answer:
                 text = await _beginning(answer)
@@ -159,6 +194,8 @@ class PaymentProvider:
                 f" ({type(error).__name__})"
             ) from error
         except (aiohttp.ClientError, OSError) as error:
+            if body.refusal is not None:
+                raise body.refusal from None
             raise TransientError(
                 f"payment provider at {self._at} broke the connection during {call}"
                 f" ({_cause(error)})"
