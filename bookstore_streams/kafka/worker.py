@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import logging
 import signal
 import socket
 import sys
@@ -40,6 +41,9 @@ class Worker(faust.Worker):
 
     def execute_from_commandline(self) -> NoReturn:
         """Prepare, then run until told to stop."""
+        # Python prints a library's warnings where nothing is set up for logging, as until Faust
+        # runs; what they tell stands in our own message.
+        logging.getLogger("aiokafka").addHandler(logging.NullHandler())
         # Faust handles signals once it runs; until then there is nothing to drain.
         signal.signal(signal.SIGTERM, _leave)
         try:
