@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from bookstore_streams.core.envelope import emitted_id
 from bookstore_streams.errors import LeaseLostError, PermanentError, TransientError
 from bookstore_streams.testing.memory import MemoryDisk, until
@@ -313,4 +315,28 @@ async def test_a_parked_record_without_an_id_that_nobody_knows_any_more_takes_no
     world.send("B", "A", value={"type": "New"})
     await until(lambda: world.offset() == 3)
     assert world.effects() == {"a1": 1, "A": 1}
+    await worker.stop()
+
+
+@pytest.mark.xfail(reason="the inbox does not know which replay it was that it let in before")
+async def test_a_replay_that_is_read_again_after_a_crash_does_not_open_the_inbox_twice(
+    world: World,
+) -> None:
+    """A slow record before it holds the offset back, so the replay is delivered once more."""
+    world.scripts["a1"] = [NEVER] * 9
+    gate = world.gate("slow")
+    consumer = world.consumer(on_dead_letter=world.hook)
+    worker = await world.start(consumer)
+    world.send("S", "slow")
+    world.send("A", "a1")
+    await gate.reached.wait()
+    await until(world.dead)
+    world.send("A", "a1", headers=[("replay-id", b"r1")])
+    await until(lambda: len(world.dead()) == 2)
+    await worker.kill()
+    worker = await world.start(consumer)
+    await world.until_applied("slow")
+    await until(lambda: world.offset() == 3)
+    assert world.called().count("a1") == 2
+    assert len(world.dead()) == 2
     await worker.stop()

@@ -33,6 +33,12 @@ KEYS = ["A", "B", "C", "D", "E"]
 PARTITIONS = 2
 TOPICS = ("orders", "payments")
 SEEDS = 40
+# Seeds beyond these that once found a fault, and what it was.
+FOUND = [
+    pytest.param(
+        629, marks=pytest.mark.xfail(reason="a replay that is read again opens the inbox again")
+    ),
+]
 
 
 class Life:
@@ -234,7 +240,7 @@ class Life:
             assert self.overlaps == []
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", [*range(SEEDS), *FOUND])
 async def test_whatever_goes_wrong_each_message_ends_once_and_in_order(
     world: World, seed: int
 ) -> None:
