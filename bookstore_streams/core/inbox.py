@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
 
@@ -46,6 +47,17 @@ def inbox_row(
         "partition": partition,
         "offset": offset,
     }
+
+
+def is_newer(row: Mapping[str, Any], topic: str, partition: int, offset: int) -> bool:
+    """Whether a record came after the one that an inbox row tells of.
+
+    A replayed dead letter that is read again after a crash is the one that the row tells
+    of, and must not open the row a second time.
+    """
+    if (row["topic"], row["partition"]) != (topic, partition):
+        return True
+    return bool(offset > row["offset"])
 
 
 def is_duplicate(outcome: str | None, is_replay: bool) -> bool:

@@ -18,7 +18,7 @@ from bookstore_streams.core.decide import Arrived, Due, resume
 from bookstore_streams.core.effects import Attempt, RetryInLane
 from bookstore_streams.core.envelope import Accepted, Ignored, Reason, accept, inbox_id, replay_id
 from bookstore_streams.core.envelope import Rejected as RejectedRecord
-from bookstore_streams.core.inbox import Outcome, inbox_key
+from bookstore_streams.core.inbox import Outcome, inbox_key, is_newer
 from bookstore_streams.core.parking import ParkedKey, message_key, split_parked_key
 from bookstore_streams.core.record import unpack
 from bookstore_streams.core.watermark import Watermark
@@ -485,4 +485,6 @@ class Partition:
         kept_until_ms = row["at_ms"] + self._limits.inbox_retention_ms
         if row["outcome"] != Outcome.PARKED and kept_until_ms < self._clock.now_ms():
             return _ARRIVED
-        return Arrived(row["outcome"], turn.is_replay)
+        record = turn.record
+        is_replay = turn.is_replay and is_newer(row, record.topic, record.partition, record.offset)
+        return Arrived(row["outcome"], is_replay)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from bookstore_streams.core.envelope import emitted_id
 from bookstore_streams.errors import LeaseLostError, PermanentError, TransientError
 from bookstore_streams.testing.memory import MemoryDisk, until
@@ -318,7 +316,6 @@ async def test_a_parked_record_without_an_id_that_nobody_knows_any_more_takes_no
     await worker.stop()
 
 
-@pytest.mark.xfail(reason="the inbox does not know which replay it was that it let in before")
 async def test_a_replay_that_is_read_again_after_a_crash_does_not_open_the_inbox_twice(
     world: World,
 ) -> None:
