@@ -18,7 +18,11 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.partitioner import murmur2
 from aiokafka.structs import OffsetAndMetadata, TopicPartition
 
-from bookstore_streams.errors import BookstoreError, RecordTooLargeError
+from bookstore_streams.errors import (
+    BookstoreError,
+    PublishUnconfirmedError,
+    RecordTooLargeError,
+)
 from bookstore_streams.ports import Batch, Emission, Probe
 from bookstore_streams.settings import Settings
 
@@ -28,6 +32,8 @@ from .store import LocalStore
 # A batch of Kafka records of this many bytes fits every broker's default message limit
 # (1,048,588); a single larger record gets a batch of its own.
 BATCH_BYTES_MAX = 900_000
+# How long giving the producer back may take.
+STOP_S_MAX = 2.0
 # Longer keys are rare, and the cache would keep them.
 _CACHED_KEY_BYTES_MAX = 256
 
@@ -52,6 +58,8 @@ class KafkaJournal:
         self.store: LocalStore
         self._number = number
         self._group = settings.app.id
+        self._commit_timeout_s = settings.commit.timeout_ms / 1000
+        self._start_timeout_s = settings.broker.request_timeout_ms / 1000
         self._changelogs = changelogs
         self._partition_counts: dict[str, int] = {}
         self._producer = AIOKafkaProducer(
@@ -69,16 +77,25 @@ class KafkaJournal:
             TransportError: the broker cannot be reached or refuses.
         """
         try:
-            await self._producer.start()
+            async with asyncio.timeout(self._start_timeout_s):
+                await self._producer.start()
         except Exception as error:
             raise translated(error, f"taking over partition {self._number}") from error
 
     async def commit(self, batch: Batch, probe: Probe) -> dict[str, int]:
         """Publish rows, events and offsets in one transaction; see `ports.Journal`."""
         try:
-            return await self._commit(batch, probe)
+            # aiokafka would go on for ever with a transaction that a restarted broker has
+            # forgotten; the broker itself gives one up after the same time.
+            async with asyncio.timeout(self._commit_timeout_s):
+                return await self._commit(batch, probe)
         except BookstoreError:
             raise
+        except TimeoutError as error:
+            raise PublishUnconfirmedError(
+                f"committing partition {self._number}: no answer within "
+                f"{self._commit_timeout_s:g} s"
+            ) from error
         except Exception as error:
             raise translated(error, f"committing partition {self._number}") from error
 
@@ -151,8 +168,10 @@ class KafkaJournal:
     async def close(self) -> None:
         """Give the connection and the store back. An open transaction is left to be aborted."""
         try:
-            # An aborted or fenced producer can hang in its stop(): nothing waits for it.
-            await asyncio.wait([asyncio.create_task(self._producer.stop())], timeout=2)
+            # A fenced producer, or one with a forgotten transaction, can hang in its stop().
+            stopping = asyncio.create_task(self._producer.stop())
+            await asyncio.wait([stopping], timeout=STOP_S_MAX)
+            stopping.cancel()
         finally:
             if hasattr(self, "store"):
                 self.store.close()

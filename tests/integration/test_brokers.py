@@ -84,7 +84,7 @@ async def read(broker: Broker, topic: str, count: int) -> list[bytes]:
     await consumer.start()
     try:
         consumer.assign([TopicPartition(topic, 0)])
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(90):  # a killed Kafka waits out its own session first
             return [(await consumer.getone()).value for _ in range(count)]
     finally:
         await consumer.stop()
