@@ -63,7 +63,7 @@ def test_a_broker_killed_with_calls_in_flight_costs_time_and_nothing_else(
 
     Method: the broker dies while calls are in flight, which end with nobody to tell, and is
     started again seconds later. The worker is not touched. No transaction is being decided at
-    that moment, for Kafka 4.4.0 can tear one apart then (KAFKA-20734: a coordinator that starts
+    that moment, for Kafka 4.4.0 was seen to tear one apart then (a coordinator that starts
     before its partitions have leaders skips their commit markers), and no client can mend that.
     """
     count, times = SIZES[chaos_size]
