@@ -289,17 +289,22 @@ def _on_failed(state: ParkedKey | None, event: Failed, now_ms: int, policy: Poli
     if seen is not None:
         waiting = replace(seen, attempts=attempt.number, rounds=rounds, due_ms=due_ms)
         return Decision(waiting, (Count("retries"), SaveKey(waiting)))
-    parked = ParkedKey(
+    parked = _newly_parked(failed, rounds, due_ms)
+    return Decision(parked, _park_first(parked))
+
+
+def _newly_parked(failed: Attempted, rounds: int, due_ms: int) -> ParkedKey:
+    """The key that a flowing message becomes the head of by this failure."""
+    return ParkedKey(
         head=0,
         tail=1,
-        attempts=attempt.number,
+        attempts=failed.attempt,
         rounds=rounds,
         due_ms=due_ms,
-        cause=failure.cause,
-        oldest_ms=now_ms,
+        cause=failed.cause,
+        oldest_ms=failed.at_ms,
         history=(failed,),
     )
-    return Decision(parked, _park_first(parked))
 
 
 def _park_first(parked: ParkedKey) -> tuple[Effect, ...]:
@@ -366,15 +371,5 @@ def _on_hook_failed(
             doom=doom,
         )
         return Decision(waiting, (Count("dead_letter_hook_failures"), SaveKey(waiting)))
-    parked = ParkedKey(
-        head=0,
-        tail=1,
-        attempts=letter.attempts,
-        rounds=rounds,
-        due_ms=due_ms,
-        cause=cause,
-        oldest_ms=now_ms,
-        doom=doom,
-        history=(failed,),
-    )
+    parked = replace(_newly_parked(failed, rounds, due_ms), doom=doom)
     return Decision(parked, (Count("dead_letter_hook_failures"), *_park_first(parked)))

@@ -266,7 +266,7 @@ class Partition:
         self._queue.wake()
 
     def _turn(self, consumer: Consumer, record: Record) -> Turn | Ignored:
-        position = f"{record.topic}-{record.partition}-{record.offset}"
+        position = _position(record)
         outcome = accept(
             record.value,
             record.key,
@@ -470,7 +470,7 @@ class Partition:
             lane.key,
             None,
         )
-        position = f"{record.topic}-{record.partition}-{record.offset}"
+        position = _position(record)
         known = accept(record.value, record.key, record.headers, None, None)
         message_id = known.message_id if isinstance(known, Accepted) else position
         identity = inbox_key(consumer.name, inbox_id(message_id))
@@ -488,3 +488,8 @@ class Partition:
         record = turn.record
         is_replay = turn.is_replay and is_newer(row, record.topic, record.partition, record.offset)
         return Arrived(row["outcome"], is_replay)
+
+
+def _position(record: Record) -> str:
+    """What stands in for an id where a record has none."""
+    return f"{record.topic}-{record.partition}-{record.offset}"

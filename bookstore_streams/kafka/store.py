@@ -36,7 +36,8 @@ _META = "_meta"
 _AT_KEY = b"at_ms"
 # No row key begins with this byte: they are UTF-8, or begin with a consumer's name.
 _STAMP_KEY = b"\xff\xffstamp"
-# Between flushed files of one key range a batch of a thousand rows is read at a time.
+# RocksDB's errors come as plain exceptions: only their text tells damage, which the changelogs
+# mend, from a lock or a full disk, which they do not.
 _DAMAGE = ("Corruption", "No such file or directory", "not a valid", "does not match existing")
 _UNLIMITED = 1 << 50
 
