@@ -38,6 +38,8 @@ class _Seat:
         restored, to_restore: records of the recovery under way.
         failures: how often in a row it did not open or broke.
         cause: of the last failure, "" when there is none.
+        is_paused: whether the group is about to say who has it; nothing is opened then.
+        closing: partitions of it that are being closed, by this seat or an earlier one.
     """
 
     topics: tuple[str, ...]
@@ -47,6 +49,7 @@ class _Seat:
     to_restore: int = 0
     failures: int = 0
     cause: str = ""
+    is_paused: bool = False
     closing: list[asyncio.Task[None]] = field(default_factory=list)
 
 
@@ -89,6 +92,8 @@ class Engine:
         self._session_timeout_s = session_timeout_ms / 1000
         self._on_fatal = on_fatal
         self._seats: dict[int, _Seat] = {}
+        # Of seats that the group gave away.
+        self._leaving: dict[int, list[asyncio.Task[None]]] = {}
         self._topics: frozenset[str] = frozenset()
 
     def add(self, consumer: Consumer) -> None:
@@ -113,24 +118,40 @@ class Engine:
         seat = self._seats.get(number)
         return None if seat is None else seat.partition
 
-    def assign(self, assigned: Mapping[int, Iterable[str]]) -> None:
-        """Open what the group gave to this worker, each partition in a task of its own.
+    def assign(self, assigned: Mapping[int, Iterable[str]], *, is_unbroken: bool = False) -> None:
+        """Take what the group gave to this worker: go on with what was paused, open the rest.
+
+        Each partition is opened in a task of its own. Paused ones that are given to others are
+        closed; running ones are left alone, whether they are named or not.
 
         Args:
             assigned: partition number -> topics of the engine.
+            is_unbroken: whether nobody else can have had a partition that this worker had
+                before the pause and is given again.
         """
-        for number, topics in assigned.items():
-            if number in self._seats:
+        topics = {number: tuple(sorted(names)) for number, names in assigned.items()}
+        for number, seat in list(self._seats.items()):
+            if not seat.is_paused:
                 continue
-            seat = self._seats[number] = _Seat(tuple(sorted(topics)))
-            missing = self._topics.difference(seat.topics)
-            if missing:
-                # Two workers with the same partition of different topics would fence each
-                # other for ever; the next rebalance, with the same version everywhere, mends it.
-                seat.cause = f"the group gave partition {number} of {sorted(missing)} elsewhere"
-                log.error("partition %s stays closed: %s", number, seat.cause)
+            if is_unbroken and seat.partition and topics.get(number) == seat.topics:
+                seat.is_paused = False
+                seat.partition.hold.end()
+                log.info("partition %s: stays, nothing of it was closed", number)
             else:
-                self._open(number, seat, 0.0)
+                self._leave(number, self._seats.pop(number))
+        for number in topics.keys() - self._seats.keys():
+            self._take(number, topics[number])
+
+    async def pause(self, numbers: Iterable[int]) -> None:
+        """Let nothing run or open while the group decides anew; runs before it is joined again.
+
+        What is finished is committed. Open partitions stay open for `assign` to go on with;
+        what is not open, or does not come to a standstill in time, is closed.
+        """
+        seats = {number: self._seats[number] for number in set(numbers) & set(self._seats)}
+        for seat in seats.values():
+            seat.is_paused = True
+        await asyncio.gather(*(self._pause(number, seat) for number, seat in seats.items()))
 
     async def release(self, numbers: Iterable[int]) -> None:
         """Commit and close partitions before the group gives them away; all side by side."""
@@ -140,6 +161,8 @@ class Engine:
     async def release_all(self) -> None:
         """Commit and close everything."""
         await self.release(list(self._seats))
+        for task in [task for tasks in self._leaving.values() for task in tasks]:
+            await asyncio.wait([task])
 
     # -- what views ask -------------------------------------------------------------------------
 
@@ -179,6 +202,34 @@ class Engine:
         ]
 
     # -- opening and closing ------------------------------------------------------------------
+
+    def _take(self, number: int, topics: tuple[str, ...]) -> None:
+        seat = self._seats[number] = _Seat(topics, closing=self._leaving.pop(number, []))
+        missing = self._topics.difference(topics)
+        if missing:
+            # Two workers with the same partition of different topics would fence each
+            # other for ever; the next rebalance, with the same version everywhere, mends it.
+            seat.cause = f"the group gave partition {number} of {sorted(missing)} elsewhere"
+            log.error("partition %s stays closed: %s", number, seat.cause)
+        else:
+            self._open(number, seat, 0.0)
+
+    async def _pause(self, number: int, seat: _Seat) -> None:
+        partition = seat.partition
+        try:
+            if partition is not None and await partition.pause():
+                return
+        except Exception as error:
+            if partition is seat.partition and partition is not None:
+                self._broke(number, seat, partition, error)
+        await self._release(seat)
+
+    def _leave(self, number: int, seat: _Seat) -> None:
+        """Close what another worker has by now: all of it was committed before."""
+        closing = seat.closing
+        if seat.partition is not None:
+            closing.append(asyncio.create_task(seat.partition.close(commit=False)))
+        self._leaving[number] = [task for task in closing if not task.done()]
 
     def _open(self, number: int, seat: _Seat, delay_s: float) -> None:
         seat.task = asyncio.create_task(self._opening(number, seat, delay_s))
@@ -241,6 +292,9 @@ class Engine:
             return  # the group has taken it away meanwhile
         seat.failures += 1
         seat.cause = f"{type(error).__name__}: {error}"
+        if seat.is_paused:  # opened now, it could fence the owner that the group is choosing
+            log.error("partition %s stopped while the group rebalances (%s)", number, seat.cause)
+            return
         if isinstance(error, LeaseLostError):
             # Another worker opened it. Most often it is the rightful owner: let the group
             # tell us first, opening at once would fence it in turn.

@@ -94,12 +94,22 @@ class Lane:
 class RunQueue:
     """Runnable lanes, first come first served, and the tasks that wait for one."""
 
-    __slots__ = ("_idle", "_lanes", "_loop")
+    __slots__ = ("_idle", "_is_held", "_lanes", "_loop")
 
     def __init__(self) -> None:
         self._lanes: deque[Lane] = deque()
         self._idle: deque[asyncio.Future[None]] = deque()
+        self._is_held = False
         self._loop = asyncio.get_running_loop()
+
+    def hold(self) -> None:
+        """Give out no lane until `go_on`."""
+        self._is_held = True
+
+    def go_on(self) -> None:
+        """Give out lanes again."""
+        self._is_held = False
+        self.wake()
 
     def add(self, lane: Lane) -> None:
         """Put a lane at the back, unless it is busy already."""
@@ -117,7 +127,7 @@ class RunQueue:
 
     async def take(self) -> Lane:
         """The next runnable lane; waits for one."""
-        while not self._lanes:
+        while self._is_held or not self._lanes:
             waiter = self._loop.create_future()
             self._idle.append(waiter)
             await waiter
@@ -125,3 +135,8 @@ class RunQueue:
         if self._lanes:
             self.wake()  # another task runs while this one may have to wait
         return lane
+
+
+def position_of(record: Record) -> str:
+    """What stands in for an id where a record has none."""
+    return f"{record.topic}-{record.partition}-{record.offset}"

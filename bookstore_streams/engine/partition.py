@@ -29,7 +29,8 @@ from .calls import Calls, Parsed
 from .carry_out import CarryOut
 from .commit import Committer
 from .consumer import Consumer
-from .lanes import Lane, RunQueue, Turn
+from .hold import Hold
+from .lanes import Lane, RunQueue, Turn, position_of
 from .limits import Limits
 from .parking_lot import ParkingLot
 from .staging import Staging
@@ -49,6 +50,7 @@ class Partition:
     Attributes:
         number: of the partition.
         next_offsets: topic -> offset of the next record to take; lower ones are known.
+        hold: keeps it still after `pause`.
     """
 
     def __init__(
@@ -99,11 +101,12 @@ class Partition:
         self._queue = RunQueue()
         self._lot = ParkingLot(clock)
         self._staging = Staging(journal.store)
+        self.hold = Hold(self._queue, has_lease)
         self._calls = Calls(
             self._staging.get,
             limits=limits,
             clock=clock,
-            has_lease=has_lease,
+            has_lease=self.hold.has_lease,
             tables=journal.store.tables,
             counters=counters,
         )
@@ -182,9 +185,8 @@ class Partition:
         # giving back the connections and leaving the group.
         tenth_s = self._limits.shutdown_ms / 10_000
         closing = asyncio.create_task(self._committer.close(tenth_s))
-        busy = set()
-        if commit and not self._committer.is_broken:
-            busy = self._busy - self._calls.without_lease
+        is_waiting = commit and not self._committer.is_broken and not self.hold.is_taken
+        busy = self._busy - self._calls.without_lease if is_waiting else set()
         for task in self._tasks:
             if task not in busy:
                 task.cancel()
@@ -206,6 +208,14 @@ class Partition:
                 await self._journal.close()
             except Exception as error:  # the next owner fences whatever is left of it
                 log.warning("partition %s was not closed cleanly: %r", self.number, error)
+
+    async def pause(self) -> bool:
+        """Let handlers end, commit, and start nothing until `hold` ends; whether all is still."""
+        tenth_s = self._limits.shutdown_ms / 10_000
+        is_still = await self.hold.take(self._busy, self._calls.without_lease, 4 * tenth_s)
+        if is_still:
+            await asyncio.wait_for(self._committer.commit(), 2 * tenth_s)
+        return is_still and not self._committer.is_broken
 
     def _break(self, error: Exception) -> None:
         """Stop at once; the engine starts the partition again from what is committed."""
@@ -266,7 +276,7 @@ class Partition:
         self._queue.wake()
 
     def _turn(self, consumer: Consumer, record: Record) -> Turn | Ignored:
-        position = _position(record)
+        position = position_of(record)
         outcome = accept(
             record.value,
             record.key,
@@ -470,7 +480,7 @@ class Partition:
             lane.key,
             None,
         )
-        position = _position(record)
+        position = position_of(record)
         known = accept(record.value, record.key, record.headers, None, None)
         message_id = known.message_id if isinstance(known, Accepted) else position
         identity = inbox_key(consumer.name, inbox_id(message_id))
@@ -488,8 +498,3 @@ class Partition:
         record = turn.record
         is_replay = turn.is_replay and is_newer(row, record.topic, record.partition, record.offset)
         return Arrived(row["outcome"], is_replay)
-
-
-def _position(record: Record) -> str:
-    """What stands in for an id where a record has none."""
-    return f"{record.topic}-{record.partition}-{record.offset}"
