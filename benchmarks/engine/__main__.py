@@ -1,7 +1,7 @@
-"""`python -m benchmarks.engine`, which `scripts/bench engine` calls."""
+"""`python -m benchmarks.engine`, the same as `python -m benchmarks engine`."""
 
 import sys
 
-from benchmarks.engine.harness import main
+from benchmarks.__main__ import main
 
-sys.exit(main(sys.argv[1:]))
+sys.exit(main(["engine", *sys.argv[1:]]))

@@ -56,13 +56,18 @@ class Contest:
 
 def from_command_line(variants: Sequence[str], argv: Sequence[str] | None = None) -> Contest:
     """Read back what `Contest.command` wrote; ends the process on wrong usage."""
-    parser = argparse.ArgumentParser(description="One contestant of scripts/bench engine.")
+    return Contest(**vars(parser_of(variants).parse_args(argv)))
+
+
+def parser_of(variants: Sequence[str]) -> argparse.ArgumentParser:
+    """Reads what `Contest.command` wrote."""
+    parser = argparse.ArgumentParser(description="One contestant of scripts/bench.")
     parser.add_argument("variant", choices=variants)
     for name in ("--broker", "--source", "--output", "--group"):
         parser.add_argument(name, required=True)
     parser.add_argument("--partitions", type=int, required=True)
     parser.add_argument("--data-dir", type=Path, required=True)
-    return Contest(**vars(parser.parse_args(argv)))
+    return parser
 
 
 def deposit(

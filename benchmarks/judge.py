@@ -10,7 +10,7 @@ import asyncio
 import time
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import orjson
@@ -19,7 +19,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import GroupCoordinatorNotAvailableError, GroupLoadInProgressError
 
 from benchmarks.engine.contest import deposit
-from benchmarks.engine.load import Message
+from benchmarks.load import Message
 
 # Marking a commit takes milliseconds; a transaction that nobody ended would last for a minute.
 SETTLE_S_MAX = 10.0
@@ -157,6 +157,24 @@ class Judge:
         reader.unsubscribe()
         return Output(offsets, events)
 
+    async def await_span(self, topic: str, partitions: int, count: int) -> tuple[float, float]:
+        """Wait until `count` events can be read; they tell in `at_ms` when they were begun.
+
+        Returns:
+            When the first was begun, in epoch seconds, and when the last could be read, monotonic.
+        """
+        reader = self._reader
+        begun_ms, seen = float("inf"), 0
+        reader.assign(_partitions(topic, partitions))
+        await reader.seek_to_beginning()
+        while seen < count:
+            for records in (await reader.getmany(timeout_ms=200)).values():
+                seen += len(records)
+                begun_ms = min(begun_ms, *(orjson.loads(each.value)["at_ms"] for each in records))
+        now_s = time.monotonic()
+        reader.unsubscribe()
+        return begun_ms / 1000, now_s
+
     async def await_events(self, topic: str, partitions: int, count: int) -> dict[str, float]:
         """Message id -> monotonic time at which its event could be read, for `count` of them."""
         reader = self._reader
@@ -176,12 +194,31 @@ def _partitions(topic: str, count: int) -> list[TopicPartition]:
     return [TopicPartition(topic, number) for number in range(count)]
 
 
-def judge(load: Iterable[Message], committed: Offsets, output: Output) -> Verdict:
-    """Hold the output against what the load has to lead to, account by account."""
+def no_account(account: str) -> bool:
+    """Say of no account that it is silent."""
+    return False
+
+
+def judge(
+    load: Iterable[Message],
+    committed: Offsets,
+    output: Output,
+    is_silent: Callable[[str], bool] = no_account,
+) -> Verdict:
+    """Hold the output against what the load has to lead to, account by account.
+
+    Args:
+        load: every message of the source topic.
+        committed: of the source topic.
+        output: all of the output topic.
+        is_silent: tells accounts whose messages must lead to nothing: they are parked.
+    """
     expected, due = model(load), due_events(load, committed)
     missing = surplus = wrong = ahead = 0
     for account in expected.keys() | output.events.keys():
         want, got = expected.get(account, []), output.events.get(account, [])
+        if is_silent(account):
+            want = []
         count = due.get(account, 0)
         right = set(got).intersection(want)
         missing += len(set(want[:count]).difference(got))

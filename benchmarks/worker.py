@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 # Longer than any contestant takes to settle what it has in flight.
 STOP_S_MAX = 30.0
 LOG_LINES_SHOWN = 15
@@ -32,16 +33,20 @@ class Usage:
 
 
 class Worker:
-    """One contestant's process; its output is kept in `log`."""
+    """One contestant's process.
+
+    Attributes:
+        log: file with everything it printed.
+    """
 
     def __init__(self, process: asyncio.subprocess.Process, log: Path) -> None:
+        self.log = log
         self._process = process
-        self._log = log
 
     @classmethod
     async def start(cls, command: list[str], log: Path) -> Worker:
-        """Start `command` at the root of the repository."""
-        with log.open("wb") as output:
+        """Start `command` at the root of the repository; its log is added to."""
+        with log.open("ab") as output:
             process = await asyncio.create_subprocess_exec(
                 *command,
                 cwd=ROOT,
@@ -51,6 +56,11 @@ class Worker:
                 start_new_session=True,  # a Ctrl-C is ours to hand on, politely
             )
         return cls(process, log)
+
+    @property
+    def pid(self) -> int:
+        """Of the process, also after it has ended."""
+        return self._process.pid
 
     def usage(self) -> Usage:
         """Read /proc (Linux only): ru_maxrss would count the memory of the parent, too.
@@ -68,6 +78,10 @@ class Worker:
         """Raises: WorkerError: the process has ended, with the end of what it printed."""
         if self._process.returncode is not None:
             raise self.error(f"ended with status {self._process.returncode}")
+
+    async def wait(self) -> int:
+        """Wait until it ends by itself; its exit status."""
+        return await self._process.wait()
 
     async def stop(self) -> None:
         """SIGTERM, and wait.
@@ -92,8 +106,14 @@ class Worker:
 
     def error(self, what: str) -> WorkerError:
         """An error that also shows the last lines the worker printed."""
-        lines = self._log.read_text(errors="replace").splitlines()
+        lines = self.log.read_text(errors="replace").splitlines()
         return WorkerError("\n".join([what, *lines[-LOG_LINES_SHOWN:]]))
+
+
+def total(usages: Iterable[Usage]) -> Usage:
+    """What several processes have used together; `rss_mb_max` is that of the largest."""
+    found = list(usages)
+    return Usage(sum(each.cpu_s for each in found), max(each.rss_mb_max for each in found))
 
 
 def _usage(proc: Path) -> Usage:

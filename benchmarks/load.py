@@ -8,6 +8,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 import orjson
 from aiokafka import AIOKafkaProducer
@@ -41,30 +42,57 @@ class Load:
         keys: how many accounts they fall on, evenly and at random.
         partitions: of the source topic; an account has one partition (murmur2, as everywhere).
         seed: of the random choice of accounts and amounts.
+        padding_bytes: further bytes of a record's value.
+        is_in_turn: accounts come one after the other instead of at random, so that as many
+            messages as keys give each account one.
     """
 
     messages: int
     keys: int
     partitions: int
     seed: int
+    padding_bytes: int = 0
+    is_in_turn: bool = False
 
     def __iter__(self) -> Iterator[Message]:
         """Every message, in the order in which it is written."""
         chance = random.Random(self.seed)
-        accounts = [f"account-{number:06d}" for number in range(self.keys)]
-        partition_of = {
-            account: (murmur2(account.encode()) & 0x7FFFFFFF) % self.partitions
-            for account in accounts
-        }
+        accounts = [account_name(number) for number in range(self.keys)]
         for number in range(self.messages):
-            account = chance.choice(accounts)
+            account = accounts[number % self.keys] if self.is_in_turn else chance.choice(accounts)
             amount = chance.randint(1, 99)
-            yield Message(f"m-{number:08d}", account, amount, partition_of[account])
+            yield Message(
+                f"m-{number:08d}", account, amount, partition_of(account, self.partitions)
+            )
 
 
-def record_of(message: Message) -> tuple[bytes, bytes, list[tuple[str, bytes]]]:
+def account_name(number: int) -> str:
+    """Name of an account; also its key."""
+    return f"account-{number:06d}"
+
+
+def account_number(account: str) -> int:
+    """The number in an account's name."""
+    return int(account.removeprefix("account-"))
+
+
+@lru_cache(1 << 20)
+def partition_of(account: str, partitions: int) -> int:
+    """Where Kafka's default partitioner puts an account; aiokafka's is pure Python."""
+    return int(murmur2(account.encode()) & 0x7FFFFFFF) % partitions
+
+
+def record_of(
+    message: Message, padding_bytes: int = 0
+) -> tuple[bytes, bytes, list[tuple[str, bytes]]]:
     """Key, value and headers as they are written."""
-    value = {"type": "Deposited", "account": message.account, "amount": message.amount}
+    value: dict[str, str | int] = {
+        "type": "Deposited",
+        "account": message.account,
+        "amount": message.amount,
+    }
+    if padding_bytes:
+        value["padding"] = "x" * padding_bytes
     return (
         message.account.encode(),
         orjson.dumps(value),
@@ -87,7 +115,7 @@ class Filler:
         await self._producer.start()
         opened: dict[int, BatchBuilder] = {}
         for message in self._load:
-            key, value, headers = record_of(message)
+            key, value, headers = record_of(message, self._load.padding_bytes)
             builder = opened.get(message.partition)
             if builder is None or not builder.append(
                 timestamp=None, key=key, value=value, headers=headers
@@ -114,7 +142,8 @@ class Filler:
         sent: Sent = {}
         due_s = time.monotonic()
         for message in messages:
-            await asyncio.sleep(due_s - time.monotonic())
+            if (wait_s := due_s - time.monotonic()) > 0:
+                await asyncio.sleep(wait_s)
             due_s += pause_s
             key, value, headers = record_of(message)
             sent[message.message_id] = time.monotonic()
