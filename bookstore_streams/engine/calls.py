@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Generator
+from types import CoroutineType, coroutine
 from typing import Any, NamedTuple
 
 from bookstore_streams.core.classify import Failure, classify
@@ -34,7 +35,7 @@ from bookstore_streams.errors import (
 from bookstore_streams.ports import Clock
 
 from .consumer import Consumer
-from .lanes import Lane, Turn
+from .lanes import Turn
 from .limits import Limits
 from .unit_of_work import Context, current
 
@@ -55,6 +56,27 @@ class Parsed(NamedTuple):
 
     event: Any
     deadline_ms: int | None
+
+
+class Begun:
+    """A call of the app's code that has not ended at once.
+
+    Attributes:
+        parsed: the message it was called with; None in a dead-letter hook.
+        context: its unit of work.
+        failure: what it raised, if it has ended.
+        call: goes on when it has not.
+        waits_for: what it gave its task to wait for.
+    """
+
+    __slots__ = ("call", "context", "failure", "parsed", "waits_for")
+
+    def __init__(self, context: Context, failure: Failure | None, call: Any, waits_for: Any):
+        self.context = context
+        self.failure = failure
+        self.call = call
+        self.waits_for = waits_for
+        self.parsed: Parsed | None = None
 
 
 class Calls:
@@ -86,17 +108,16 @@ class Calls:
         self._timed_out: dict[asyncio.Task[None], int] = {}
         self.without_lease: set[asyncio.Task[None]] = set()
 
-    def parse(self, lane: Lane, turn: Turn, *, is_repeated: bool = False) -> Parsed | Event:
+    def parse(self, consumer: Consumer, turn: Turn, *, is_repeated: bool = False) -> Parsed | Event:
         """The message as the app reads it, or what to tell the core instead of calling it.
 
         Args:
-            lane: of the message.
+            consumer: of the message.
             turn: of the message.
             is_repeated: whether a handler has been given it before, and may have changed it.
         """
         if turn.rejection is not None:
             return Rejected(turn.rejection, inbox_id(turn.message_id))
-        consumer = lane.consumer
         try:
             if is_repeated:
                 turn.document = decode(turn.record.value or b"")
@@ -118,29 +139,70 @@ class Calls:
             return Rejected(rejected, inbox_id(turn.message_id))
         return Parsed(event, deadline_at_ms(consumer.policy, since_ms))
 
+    def begin(
+        self, consumer: Consumer, turn: Turn, attempt: Attempt, parsed: Parsed, now_ms: int
+    ) -> Context | Begun | None:
+        """Call the handler and let it run until it ends or waits for something.
+
+        Most handlers that touch tables only never wait, and need neither a lane nor a place
+        among the calls that are watched.
+
+        Returns:
+            What it staged, when it returned; None when it could not be called, since the lease
+            does not hold; else what `attempt` goes on with.
+        """
+        if not self._has_lease():
+            return None
+        context = self._context(consumer, turn, attempt, now_ms)
+        begun = self._begin(consumer, consumer.handle, (parsed.event, context), context)
+        if begun is None:
+            return context
+        begun.parsed = parsed
+        return begun
+
     async def attempt(
-        self, lane: Lane, turn: Turn, attempt: Attempt, parsed: Parsed
+        self,
+        consumer: Consumer,
+        turn: Turn,
+        attempt: Attempt,
+        parsed: Parsed,
+        *,
+        is_parked: bool,
+        begun: Begun | None = None,
     ) -> tuple[Event, Context | None]:
-        """Call the handler once; what came of it, and what it staged."""
+        """Call the handler once; what came of it, and what it staged.
+
+        Args:
+            consumer: of the message.
+            turn: of the message.
+            attempt: which one it is.
+            parsed: the message.
+            is_parked: whether its key is parked.
+            begun: the call, if it is under way already.
+        """
         event, deadline_ms = parsed
         calls = attempt.number - 1
-        if calls and lane.parked is not None and is_past(deadline_ms, self._clock.now_ms()):
+        if calls and is_parked and is_past(deadline_ms, self._clock.now_ms()):
             return DeadlinePassed(inbox_id(turn.message_id), calls), None
-        consumer, is_repeated = lane.consumer, False
+        is_repeated = False
         while True:
-            if is_repeated or not self._has_lease():
-                await self._wait_for_lease()
-            context = self._context(consumer, turn, attempt)
-            failure = await self._guarded(consumer, consumer.handle, (event, context), context)
+            if begun is None:
+                if is_repeated or not self._has_lease():
+                    await self._wait_for_lease()
+                context = self._context(consumer, turn, attempt, self._clock.now_ms())
+                begun = self._begin(consumer, consumer.handle, (event, context), context)
+                if begun is None:
+                    return Succeeded(attempt), context
+            failure = await self._end(consumer, begun)
             if failure is None:
-                return Succeeded(attempt), context
+                return Succeeded(attempt), begun.context
             if failure is not _LEASE_LOST:
                 break
             self._counters[f"{consumer.name}:lease_lost"] += 1
             # Not an attempt: nobody was asked. It is repeated when the group has heard of us
             # again, or by the partition's next owner.
-            is_repeated = True
-            again = self.parse(lane, turn, is_repeated=True)
+            is_repeated, begun = True, None
+            again = self.parse(consumer, turn, is_repeated=True)
             if not isinstance(again, Parsed):
                 return again, None
             event = again.event
@@ -165,9 +227,10 @@ class Calls:
     ) -> tuple[Failure | None, Context]:
         """Call the consumer's dead-letter hook; its failure if it had one, and what it staged."""
         assert consumer.on_dead_letter is not None
-        context = self._context(consumer, turn, None)
+        context = self._context(consumer, turn, None, self._clock.now_ms())
         arguments = (event, letter, context)
-        return await self._guarded(consumer, consumer.on_dead_letter, arguments, context), context
+        begun = self._begin(consumer, consumer.on_dead_letter, arguments, context)
+        return None if begun is None else await self._end(consumer, begun), context
 
     async def watch(self) -> None:
         """Cancel calls that take too long; for ever."""
@@ -179,56 +242,83 @@ class Calls:
                     self._timed_out[task] = self._timed_out.get(task, 0) + 1
                     task.cancel()
 
-    def _context(self, consumer: Consumer, turn: Turn, attempt: Attempt | None) -> Context:
+    def _context(
+        self, consumer: Consumer, turn: Turn, attempt: Attempt | None, now_ms: int
+    ) -> Context:
         return Context(
             consumer,
             turn.key or "",
             turn.message_id,
             turn.record.headers,
             attempt,
-            self._clock.now_ms(),
+            now_ms,
             self._read,
             self._has_lease,
             self._limits.message_bytes_max,
             self._tables,
         )
 
-    async def _guarded(
+    def _begin(
         self,
         consumer: Consumer,
         function: Callable[..., Awaitable[None]],
         arguments: tuple[Any, ...],
         context: Context,
-    ) -> Failure | None:
-        """Await a function of the app; None when it returned."""
+    ) -> Begun | None:
+        """Call a function of the app and let it run as far as it can; None when it returned."""
+        current.set(context)
+        try:
+            call = function(*arguments)
+            if type(call) is not CoroutineType:
+                call = _await(call)
+            try:
+                waits_for = call.send(None)
+            except StopIteration:
+                context.is_open = False
+                return None
+        except BaseException as error:
+            context.is_open = False
+            return Begun(context, self._failure(consumer, error), None, None)
+        return Begun(context, None, call, waits_for)
+
+    async def _end(self, consumer: Consumer, begun: Begun) -> Failure | None:
+        """Await what has begun; None when it returned."""
+        call = begun.call
+        if call is None:
+            return begun.failure
         task = asyncio.current_task()
         assert task is not None
-        current.set(context)
+        current.set(begun.context)
         self._overdue_at[task] = time.monotonic() + consumer.handler_timeout_ms / 1000
         try:
-            await function(*arguments)
+            await _go_on(call, begun.waits_for)
             return None
-        except LeaseLostError:
+        except BaseException as error:
+            return self._failure(consumer, error)
+        finally:
+            begun.context.is_open = False
+            self._was_timed_out(task)  # a handler may have swallowed it and returned
+            self._overdue_at.pop(task, None)
+
+    def _failure(self, consumer: Consumer, error: BaseException) -> Failure:
+        """What an exception of the app's code means; raises what is not the message's fault."""
+        if isinstance(error, LeaseLostError):
             return _LEASE_LOST
-        except asyncio.CancelledError as error:
+        if isinstance(error, asyncio.CancelledError):
+            task = asyncio.current_task()
+            assert task is not None
             if self._was_timed_out(task):
                 late = f"the handler took longer than {consumer.handler_timeout_ms} ms"
                 return classify(TimeoutError(late))
             if task.cancelling():
-                raise
+                raise error
             return classify(error)  # the handler's own, not ours
-        except KeyboardInterrupt:
-            raise
-        except (UnitOfWorkError, RecordTooLargeError) as error:
+        if isinstance(error, UnitOfWorkError | RecordTooLargeError):
             return classify(error)
-        except StoreError:
-            raise  # a damaged disk is not the message's fault: the partition starts again
-        except BaseException as error:
-            return classify(error, consumer.transient)
-        finally:
-            context.is_open = False
-            self._was_timed_out(task)  # a handler may have swallowed it and returned
-            self._overdue_at.pop(task, None)
+        if isinstance(error, KeyboardInterrupt | StoreError):
+            # A damaged disk is not the message's fault either: the partition starts again.
+            raise error
+        return classify(error, consumer.transient)
 
     def _was_timed_out(self, task: asyncio.Task[None]) -> bool:
         """Whether the watch cancelled this task; takes the cancellation back."""
@@ -236,3 +326,30 @@ class Calls:
         for _ in range(times):
             task.uncancel()
         return bool(times) and not task.cancelling()
+
+
+async def _await(awaitable: Awaitable[None]) -> None:
+    await awaitable
+
+
+@coroutine
+def _go_on(call: Coroutine[Any, Any, None], waits_for: Any) -> Generator[Any, Any, None]:
+    """Await the rest of a coroutine that has run up to its first wait.
+
+    As `await` itself does it: what the coroutine waits for goes up to the task, what the task
+    answers, a cancellation too, goes down.
+    """
+    while True:
+        try:
+            answer = yield waits_for
+        except GeneratorExit:
+            call.close()
+            raise
+        except BaseException as error:
+            thrown: BaseException | None = error
+        else:
+            thrown = None
+        try:
+            waits_for = call.send(answer) if thrown is None else call.throw(thrown)
+        except StopIteration:
+            return

@@ -107,7 +107,7 @@ class CarryOut:
                     assert context is not None
                     staging.merge(context.writes, context.emissions)
                 case SaveInbox():
-                    self._save_inbox(turn, effect.outcome)
+                    self._save_inbox(turn, effect.outcome, self._clock.now_ms())
                 case Settle():
                     assert turn.slot is not None
                     turn.slot.settle()
@@ -140,18 +140,30 @@ class CarryOut:
                     raise InvariantError(f"{effect} cannot join a commit.")
         lane.parked = decision.state
 
+    def apply(self, turn: Turn, decision: Decision, context: Context, now_ms: int) -> None:
+        """Carry out what was decided of a message that flows and was handled at once."""
+        for effect in decision.effects:
+            kind = type(effect)
+            if kind is ApplyWork:
+                self._staging.merge(context.writes, context.emissions)
+            elif type(effect) is SaveInbox:
+                self._save_inbox(turn, effect.outcome, now_ms)
+            elif kind is Settle:
+                assert turn.slot is not None
+                turn.slot.settle()
+            else:
+                raise InvariantError(f"{effect} is not for a message that was handled at once.")
+
     def load(self, consumer: str, key: str) -> ParkedKey | None:
         """The state of a parked key, with everything finished."""
         raw = self._staging.get(PARKED_KEYS, parked_key(consumer, key))
         return None if raw is None else ParkedKey.from_row(orjson.loads(raw))
 
-    def _save_inbox(self, turn: Turn, outcome: Outcome) -> None:
+    def _save_inbox(self, turn: Turn, outcome: Outcome, now_ms: int) -> None:
         record, key = turn.record, turn.key
         if key is not None and len(key) > SHOWN_KEY_CHARACTERS_MAX:
             key = key[:SHOWN_KEY_CHARACTERS_MAX]
-        row = inbox_row(
-            outcome, self._clock.now_ms(), key, record.topic, record.partition, record.offset
-        )
+        row = inbox_row(outcome, now_ms, key, record.topic, record.partition, record.offset)
         self._staging.put(INBOX, turn.inbox_key, orjson.dumps(row))
 
     async def _let_go(
@@ -168,7 +180,7 @@ class CarryOut:
             cause = f"{cause}; {decision.state.cause}"
         too_large = TooLarge(classify(RecordTooLargeError(cause)), attempts)
         if event is None:
-            parsed = self._calls.parse(lane, turn)
+            parsed = self._calls.parse(lane.consumer, turn)
             if isinstance(parsed, Parsed):
                 event = parsed.event
             elif isinstance(parsed, Rejected):  # it is broken, however large it is

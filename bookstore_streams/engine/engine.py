@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from bookstore_streams.errors import InvariantError, LeaseLostError
 from bookstore_streams.ports import Backend, Clock, Probe
@@ -92,8 +93,9 @@ class Engine:
         self._session_timeout_s = session_timeout_ms / 1000
         self._on_fatal = on_fatal
         self._seats: dict[int, _Seat] = {}
-        # Of seats that the group gave away.
-        self._leaving: dict[int, list[asyncio.Task[None]]] = {}
+        # What is being closed of numbers that have no seat any more.
+        self._leaving: dict[int, set[asyncio.Task[None]]] = {}
+        self._is_stopping = False
         self._topics: frozenset[str] = frozenset()
 
     def add(self, consumer: Consumer) -> None:
@@ -129,6 +131,8 @@ class Engine:
             is_unbroken: whether nobody else can have had a partition that this worker had
                 before the pause and is given again.
         """
+        if self._is_stopping:
+            return
         topics = {number: tuple(sorted(names)) for number, names in assigned.items()}
         for number, seat in list(self._seats.items()):
             if not seat.is_paused:
@@ -138,7 +142,7 @@ class Engine:
                 seat.partition.hold.end()
                 log.info("partition %s: stays, nothing of it was closed", number)
             else:
-                self._leave(number, self._seats.pop(number))
+                self._leave(number, self._let_go(self._seats.pop(number)))
         for number in topics.keys() - self._seats.keys():
             self._take(number, topics[number])
 
@@ -148,21 +152,27 @@ class Engine:
         What is finished is committed. Open partitions stay open for `assign` to go on with;
         what is not open, or does not come to a standstill in time, is closed.
         """
-        seats = {number: self._seats[number] for number in set(numbers) & set(self._seats)}
+        asked = set(numbers)
+        seats = {number: self._seats[number] for number in asked & self._seats.keys()}
         for seat in seats.values():
             seat.is_paused = True
         await asyncio.gather(*(self._pause(number, seat) for number, seat in seats.items()))
+        await self._gone(asked)
 
     async def release(self, numbers: Iterable[int]) -> None:
-        """Commit and close partitions before the group gives them away; all side by side."""
-        seats = [self._seats.pop(number) for number in set(numbers) & set(self._seats)]
-        await asyncio.gather(*(self._release(seat) for seat in seats))
+        """Commit and close partitions before the group gives them away; all side by side.
+
+        Returns when all of them are closed, whoever began that.
+        """
+        asked = set(numbers)
+        for number in asked & self._seats.keys():
+            self._leave(number, self._release(self._seats.pop(number)))
+        await self._gone(asked)
 
     async def release_all(self) -> None:
-        """Commit and close everything."""
-        await self.release(list(self._seats))
-        for task in [task for tasks in self._leaving.values() for task in tasks]:
-            await asyncio.wait([task])
+        """Commit and close everything, for good: nothing is taken any more."""
+        self._is_stopping = True
+        await self.release(self._seats.keys() | self._leaving.keys())
 
     # -- what views ask -------------------------------------------------------------------------
 
@@ -204,7 +214,7 @@ class Engine:
     # -- opening and closing ------------------------------------------------------------------
 
     def _take(self, number: int, topics: tuple[str, ...]) -> None:
-        seat = self._seats[number] = _Seat(topics, closing=self._leaving.pop(number, []))
+        seat = self._seats[number] = _Seat(topics, closing=list(self._leaving.get(number, ())))
         missing = self._topics.difference(topics)
         if missing:
             # Two workers with the same partition of different topics would fence each
@@ -224,12 +234,29 @@ class Engine:
                 self._broke(number, seat, partition, error)
         await self._release(seat)
 
-    def _leave(self, number: int, seat: _Seat) -> None:
-        """Close what another worker has by now: all of it was committed before."""
-        closing = seat.closing
+    async def _let_go(self, seat: _Seat) -> None:
+        """Close what another worker may have by now: all of it was committed before."""
         if seat.partition is not None:
-            closing.append(asyncio.create_task(seat.partition.close(commit=False)))
-        self._leaving[number] = [task for task in closing if not task.done()]
+            await seat.partition.close(commit=False)
+        for task in seat.closing:
+            await asyncio.wait([task])
+
+    def _leave(self, number: int, closing: Coroutine[Any, Any, None]) -> None:
+        """Close something of a number that has lost its seat; `_gone` waits for it."""
+        task = asyncio.create_task(closing)
+        self._leaving.setdefault(number, set()).add(task)
+        task.add_done_callback(lambda done: self._left(number, done))
+
+    def _left(self, number: int, task: asyncio.Task[None]) -> None:
+        tasks = self._leaving[number]
+        tasks.discard(task)
+        if not tasks:
+            del self._leaving[number]
+
+    async def _gone(self, numbers: Iterable[int]) -> None:
+        """Wait until nothing of these numbers is being closed any more."""
+        leaving = [task for number in numbers for task in self._leaving.get(number, ())]
+        await asyncio.gather(*leaving)
 
     def _open(self, number: int, seat: _Seat, delay_s: float) -> None:
         seat.task = asyncio.create_task(self._opening(number, seat, delay_s))

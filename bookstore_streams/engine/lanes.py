@@ -1,10 +1,14 @@
-"""Lanes: one queue per key of a consumer; keys run side by side, one key one message at a time."""
+"""Lanes: one queue per key of a consumer; keys run side by side, one key one message at a time.
+
+A message whose key nobody holds needs no lane: it has its turn where it stands. A lane is
+made when a key has to wait: for its handler, for a retry, or in the parking lot.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bookstore_streams.core.effects import Attempt
 from bookstore_streams.core.envelope import Rejected
@@ -13,6 +17,12 @@ from bookstore_streams.core.watermark import Slot
 from bookstore_streams.ports import Record
 
 from .consumer import Consumer
+
+if TYPE_CHECKING:
+    from .calls import Begun
+
+#: A record that has not had its turn yet, for one of the consumers that read it.
+Arrival = tuple[Consumer, Record, Slot]
 
 
 class Turn:
@@ -26,13 +36,15 @@ class Turn:
         document: the decoded value; None when `rejection` is set.
         rejection: why it cannot be given to the handler, if so.
         is_replay: whether an operator's replay sent it.
-        attempt: the attempt ordered next, when an earlier one of this round has failed.
+        attempt: the attempt ordered next, when it is not the first of its round.
+        begun: the call of that attempt, when it is under way already.
         round_started_ms: epoch ms of the first attempt of this round.
     """
 
     # Made once a message: a plain class with slots costs a third of a frozen dataclass.
     __slots__ = (
         "attempt",
+        "begun",
         "document",
         "inbox_key",
         "is_replay",
@@ -47,6 +59,7 @@ class Turn:
     def __init__(
         self,
         record: Record,
+        slot: Slot | None,
         key: str | None,
         message_id: str,
         inbox_key: bytes,
@@ -55,7 +68,7 @@ class Turn:
         is_replay: bool,
     ) -> None:
         self.record = record
-        self.slot: Slot | None = None
+        self.slot = slot
         self.key = key
         self.message_id = message_id
         self.inbox_key = inbox_key
@@ -63,6 +76,7 @@ class Turn:
         self.rejection = rejection
         self.is_replay = is_replay
         self.attempt: Attempt | None = None
+        self.begun: Begun | None = None
         self.round_started_ms = 0
 
 
@@ -92,22 +106,24 @@ class Lane:
 
 
 class RunQueue:
-    """Runnable lanes, first come first served, and the tasks that wait for one."""
+    """What is to be done: records in arrival order, runnable lanes; and the tasks that wait."""
 
-    __slots__ = ("_idle", "_is_held", "_lanes", "_loop")
+    __slots__ = ("_idle", "_is_held", "_lanes", "_loop", "_prefers_lanes", "arrivals")
 
     def __init__(self) -> None:
+        self.arrivals: deque[Arrival] = deque()
         self._lanes: deque[Lane] = deque()
         self._idle: deque[asyncio.Future[None]] = deque()
         self._is_held = False
+        self._prefers_lanes = False
         self._loop = asyncio.get_running_loop()
 
     def hold(self) -> None:
-        """Give out no lane until `go_on`."""
+        """Give out nothing until `go_on`."""
         self._is_held = True
 
     def go_on(self) -> None:
-        """Give out lanes again."""
+        """Give out what there is again."""
         self._is_held = False
         self.wake()
 
@@ -118,23 +134,36 @@ class RunQueue:
             self._lanes.append(lane)
 
     def wake(self) -> None:
-        """Wake one waiting task; it wakes the next when there is more to do."""
+        """Wake one waiting task if there is something to do; whoever has to wait wakes the next."""
+        if not self.arrivals and not self._lanes:
+            return
         while self._idle:
             waiter = self._idle.popleft()
             if not waiter.done():
                 waiter.set_result(None)
                 return
 
-    async def take(self) -> Lane:
-        """The next runnable lane; waits for one."""
-        while self._is_held or not self._lanes:
-            waiter = self._loop.create_future()
-            self._idle.append(waiter)
-            await waiter
-        lane = self._lanes.popleft()
-        if self._lanes:
-            self.wake()  # another task runs while this one may have to wait
-        return lane
+    def next(self) -> Lane | Arrival | None:
+        """What to do next: a lane and a record by turns, so that neither keeps the other waiting.
+
+        None while there is nothing to do, or it is held.
+        """
+        lanes, arrivals = self._lanes, self.arrivals
+        if self._is_held:
+            return None
+        if lanes and (self._prefers_lanes or not arrivals):
+            self._prefers_lanes = False
+            return lanes.popleft()
+        if arrivals:
+            self._prefers_lanes = True
+            return arrivals.popleft()
+        return None
+
+    async def wait(self) -> None:
+        """Wait until somebody wakes this task."""
+        waiter = self._loop.create_future()
+        self._idle.append(waiter)
+        await waiter
 
 
 def position_of(record: Record) -> str:

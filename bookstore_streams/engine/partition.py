@@ -1,7 +1,7 @@
 """One partition of the engine: takes records, gives each message its turn, commits what is done.
 
-It asks the core what to do and has the answer carried out; no decision about retries, order
-or duplicates is taken here.
+Owns the life of the partition, its reading and its worker tasks; what happens in a turn is
+in `turns`.
 """
 
 from __future__ import annotations
@@ -14,34 +14,27 @@ from typing import Any
 
 import orjson
 
-from bookstore_streams.core.decide import Arrived, Due, resume
-from bookstore_streams.core.effects import Attempt, RetryInLane
-from bookstore_streams.core.envelope import Accepted, Ignored, Reason, accept, inbox_id, replay_id
-from bookstore_streams.core.envelope import Rejected as RejectedRecord
-from bookstore_streams.core.inbox import Outcome, inbox_key, is_newer
-from bookstore_streams.core.parking import ParkedKey, message_key, split_parked_key
-from bookstore_streams.core.record import unpack
+from bookstore_streams.core.decide import resume
+from bookstore_streams.core.parking import ParkedKey, split_parked_key
 from bookstore_streams.core.watermark import Watermark
-from bookstore_streams.errors import StoreError
 from bookstore_streams.ports import Clock, Journal, Probe, Record
 
-from .calls import Calls, Parsed
+from .calls import Calls
 from .carry_out import CarryOut
 from .commit import Committer
 from .consumer import Consumer
 from .hold import Hold
-from .lanes import Lane, RunQueue, Turn, position_of
+from .lanes import RunQueue
 from .limits import Limits
 from .parking_lot import ParkingLot
 from .staging import Staging
-from .tables import INBOX, PARKED_KEYS, PARKED_MESSAGES
+from .tables import PARKED_KEYS
+from .turns import Turns
 
 log = logging.getLogger(__name__)
 
 # A worker task gives the loop a chance after this many messages that never had to wait.
 TURNS_PER_YIELD = 100
-
-_ARRIVED = Arrived()
 
 
 class Partition:
@@ -89,9 +82,6 @@ class Partition:
             for topic in offsets
         }
         self._watermarks = {topic: Watermark() for topic in offsets}
-        self._lanes: dict[str, dict[str, Lane]] = {name: {} for name in self._consumers}
-        # Inbox keys whose first delivery is being handled, and lanes with another copy of it.
-        self._in_flight: dict[bytes, list[Lane]] = {}
         self._journal = journal
         self._store = journal.store
         self._limits = limits
@@ -100,27 +90,38 @@ class Partition:
         self._on_failure = on_failure
         self._queue = RunQueue()
         self._lot = ParkingLot(clock)
-        self._staging = Staging(journal.store)
+        staging = Staging(journal.store)
         self.hold = Hold(self._queue, has_lease)
         self._calls = Calls(
-            self._staging.get,
+            staging.get,
             limits=limits,
             clock=clock,
             has_lease=self.hold.has_lease,
             tables=journal.store.tables,
             counters=counters,
         )
-        self._carry_out = CarryOut(
-            self._staging, self._calls, self._lot, limits=limits, clock=clock, counters=counters
-        )
         self._committer = Committer(
             journal,
-            self._staging,
+            staging,
             self._watermarks,
             limits=limits,
             counters=counters,
             probe=probe,
             on_failure=self._break,
+        )
+        self._turns = Turns(
+            self._consumers.values(),
+            self._queue,
+            self._lot,
+            staging,
+            self._calls,
+            CarryOut(
+                staging, self._calls, self._lot, limits=limits, clock=clock, counters=counters
+            ),
+            self._committer,
+            limits=limits,
+            clock=clock,
+            counters=counters,
         )
         self._is_closing = False
         self._closed: asyncio.Task[None] | None = None
@@ -147,7 +148,7 @@ class Partition:
                     name,
                 )
         self._tasks = [asyncio.create_task(self._work()) for _ in range(self._limits.concurrency)]
-        self._tasks.append(asyncio.create_task(self._keep(self._lot.wake(self._on_due))))
+        self._tasks.append(asyncio.create_task(self._keep(self._lot.wake(self._turns.on_due))))
         self._tasks.append(asyncio.create_task(self._keep(self._calls.watch())))
         self._committer.start()
 
@@ -238,8 +239,7 @@ class Partition:
 
     def is_running(self, consumer: str, key: str) -> bool:
         """Whether a parked key is being tried right now."""
-        lane = self._lanes.get(consumer, {}).get(key)
-        return lane is not None and lane.head is not None
+        return self._turns.is_running(consumer, key)
 
     # -- taking records ---------------------------------------------------------------------
 
@@ -257,244 +257,43 @@ class Partition:
     def _deliver(self, topic: str, records: Sequence[Record]) -> None:
         expected = self.next_offsets[topic]
         readers, watermark = self._readers[topic], self._watermarks[topic]
+        arrivals = self._queue.arrivals
         for record in records:
             if record.offset < expected:
                 continue
             slot = watermark.take(record.offset, len(readers))
             for consumer in readers:
-                turn = self._turn(consumer, record)
-                if isinstance(turn, Ignored):
-                    self._counters[f"{consumer.name}:ignored:{turn.cause}"] += 1
-                    slot.settle()
-                    self._committer.finish()
-                    continue
-                turn.slot = slot
-                lane = self._lane(consumer, turn.key)
-                lane.turns.append(turn)
-                self._queue.add(lane)
+                arrivals.append((consumer, record, slot))
         self.next_offsets[topic] = max(expected, records[-1].offset + 1)
         self._queue.wake()
-
-    def _turn(self, consumer: Consumer, record: Record) -> Turn | Ignored:
-        position = position_of(record)
-        outcome = accept(
-            record.value,
-            record.key,
-            record.headers,
-            consumer.known_types,
-            position if consumer.missing_id_from_offset else None,
-        )
-        if isinstance(outcome, Ignored):
-            return outcome
-        if isinstance(outcome, Accepted):
-            key: str | None = outcome.key
-            message_id = outcome.message_id
-            document, rejection = outcome.document, None
-        else:
-            # Without an id its position stands in, so that it is not dead-lettered twice.
-            key, message_id = outcome.key, outcome.message_id or position
-            document, rejection = None, outcome
-        return Turn(
-            record,
-            key,
-            message_id,
-            inbox_key(consumer.name, inbox_id(message_id)),
-            document,
-            rejection,
-            len(record.headers) > 1 and replay_id(record.headers) is not None,
-        )
-
-    def _lane(self, consumer: Consumer, key: str | None) -> Lane:
-        if key is None:  # no key, no order: a lane that nobody else joins
-            return Lane(consumer, None, None)
-        name = consumer.name
-        lanes = self._lanes[name]
-        lane = lanes.get(key)
-        if lane is None:
-            parked = self._carry_out.load(name, key) if self._lot.holds(name, key) else None
-            lane = lanes[key] = Lane(consumer, key, parked)
-        return lane
 
     # -- giving turns -----------------------------------------------------------------------
 
     async def _work(self) -> None:
-        """Run lanes for ever: one key at a time here, other keys in the other tasks."""
-        queue, committer, busy = self._queue, self._committer, self._busy
+        """Give turns for ever: one key at a time here, other keys in the other tasks."""
+        queue, committer, busy, turns = self._queue, self._committer, self._busy, self._turns
         task = asyncio.current_task()
         assert task is not None
-        turns = 0
+        given = 0
         while not self._is_closing:
             if committer.is_behind:
                 await committer.catch_up()
                 continue
-            lane = await queue.take()
-            busy.add(task)
+            next_up = queue.next()
+            if next_up is None:
+                await queue.wait()
+                continue
             try:
-                is_waiting = await self._step(lane)
+                lane = turns.arrive(*next_up) if isinstance(next_up, tuple) else next_up
+                if lane is not None:
+                    queue.wake()  # another task goes on while this one may have to wait
+                    busy.add(task)
+                    await turns.run(lane)
             except Exception as error:  # a defect, or the store: never go on with a guess
                 self._break(error)
                 return
             finally:
                 busy.discard(task)
-            if not is_waiting:
-                lane.is_busy = False
-                if lane.turns or lane.is_due:
-                    queue.add(lane)  # to the back: a long lane must not stall the watermark
-                elif lane.key is not None:
-                    self._lanes[lane.consumer.name].pop(lane.key, None)
-            turns += 1
-            if not turns % TURNS_PER_YIELD:
+            given += 1
+            if not given % TURNS_PER_YIELD:
                 await asyncio.sleep(0)
-
-    async def _step(self, lane: Lane) -> bool:
-        """Take one step in a lane; whether a timer or another lane is to bring it back."""
-        # What arrived behind a parked head takes its place in the parking lot first: that
-        # costs no handler, and it holds neither memory nor the watermark.
-        while lane.parked is not None and lane.turns and lane.head is None:
-            turn = lane.turns[0]
-            if self._waits_for_its_copy(lane, turn):
-                return True
-            await self._carry_out.run(lane, turn, self._carry_out.decide(lane, self._seen(turn)))
-            self._committer.finish()
-        if lane.parked is not None:
-            return await self._step_head(lane) if lane.is_due else False
-        if not lane.turns:
-            return False
-        turn = lane.turns[0]
-        attempt, turn.attempt = turn.attempt, None
-        if attempt is None:
-            if self._waits_for_its_copy(lane, turn):
-                return True
-            decision = self._carry_out.decide(lane, self._seen(turn))
-            first = decision.effects[0]
-            if type(first) is not Attempt:
-                await self._carry_out.run(lane, turn, decision)
-                self._committer.finish()
-                return False
-            self._in_flight[turn.inbox_key] = []
-            turn.round_started_ms = self._clock.now_ms()
-            attempt = first
-        if not await self._attempt(lane, turn, attempt):
-            return True
-        for waiting in self._in_flight.pop(turn.inbox_key):
-            self._requeue(waiting)
-        return False
-
-    def _waits_for_its_copy(self, lane: Lane, turn: Turn) -> bool:
-        """Whether the same id is in flight under another key: whoever is first decides for both."""
-        others = self._in_flight.get(turn.inbox_key)
-        if others is None:
-            return False
-        others.append(lane)
-        return True
-
-    async def _step_head(self, lane: Lane) -> bool:
-        """Try the parked head of a lane that is due; whether a timer is to bring it back."""
-        turn, attempt = lane.head, None
-        if turn is not None:
-            attempt, turn.attempt = turn.attempt, None
-        if turn is None or attempt is None:
-            turn = self._head(lane)
-            decision = self._carry_out.decide(lane, Due(self._seen(turn).known))
-            if not decision.effects:
-                lane.is_due = False
-                if lane.parked is not None and lane.key is not None:
-                    # The clock was set back meanwhile: its time is still to come.
-                    self._lot.keep(lane.consumer.name, lane.key, resume(lane.parked, 0))
-                return False
-            lane.head = turn
-            turn.round_started_ms = self._clock.now_ms()
-            first = decision.effects[0]
-            if type(first) is not Attempt:
-                parsed = self._calls.parse(lane, turn)
-                event = parsed.event if isinstance(parsed, Parsed) else None
-                await self._carry_out.run(lane, turn, decision, event=event)
-                self._after_head(lane)
-                return False
-            attempt = first
-        if not await self._attempt(lane, turn, attempt):
-            return True
-        self._after_head(lane)
-        return False
-
-    def _after_head(self, lane: Lane) -> None:
-        """The head was settled, or waits again: is the next one due right now?"""
-        lane.head = None
-        parked = lane.parked
-        lane.is_due = parked is not None and parked.due_ms <= self._clock.now_ms()
-        self._committer.finish()
-
-    async def _attempt(self, lane: Lane, turn: Turn, attempt: Attempt) -> bool:
-        """Make one attempt and have it carried out; False when the next one is to come soon."""
-        parsed = self._calls.parse(lane, turn, is_repeated=attempt.in_round > 1)
-        event = context = None
-        if isinstance(parsed, Parsed):
-            event = parsed.event
-            outcome, context = await self._calls.attempt(lane, turn, attempt, parsed)
-        else:
-            outcome = parsed
-        decision = self._carry_out.decide(lane, outcome)
-        last = decision.effects[-1]
-        if type(last) is RetryInLane:
-            self._counters[f"{lane.consumer.name}:retries"] += 1
-            turn.attempt = last.attempt
-            asyncio.get_running_loop().call_later(last.delay_ms / 1000, self._requeue, lane)
-            return False
-        await self._carry_out.run(lane, turn, decision, context=context, event=event)
-        self._committer.finish()
-        return True
-
-    def _requeue(self, lane: Lane) -> None:
-        """Bring back a lane that waited."""
-        lane.is_busy = False
-        self._queue.add(lane)
-        self._queue.wake()
-
-    def _on_due(self, keys: Iterable[tuple[str, str]]) -> None:
-        for name, key in keys:
-            lane = self._lane(self._consumers[name], key)
-            lane.is_due = True
-            self._queue.add(lane)
-        self._queue.wake()
-
-    def _head(self, lane: Lane) -> Turn:
-        """The head of a parked key, from its row."""
-        consumer, parked = lane.consumer, lane.parked
-        assert parked is not None
-        assert lane.key is not None
-        raw = self._staging.get(PARKED_MESSAGES, message_key(consumer.name, lane.key, parked.head))
-        if raw is None:
-            raise StoreError(
-                f"Parked message {parked.head} of key {lane.key!r} ({consumer.name}) is missing "
-                "while its key says that it waits."
-            )
-        record = unpack(raw)
-        turn = self._turn(consumer, record)
-        if isinstance(turn, Turn):
-            return turn
-        # It was parked by a version of the consumer that knew its type.
-        rejected = RejectedRecord(
-            Reason.PERMANENT,
-            "PermanentError",
-            f"this version of {consumer.name} does not handle it any more: {turn.cause}",
-            lane.key,
-            None,
-        )
-        position = position_of(record)
-        known = accept(record.value, record.key, record.headers, None, None)
-        message_id = known.message_id if isinstance(known, Accepted) else position
-        identity = inbox_key(consumer.name, inbox_id(message_id))
-        return Turn(record, lane.key, message_id, identity, None, rejected, False)
-
-    def _seen(self, turn: Turn) -> Arrived:
-        """The message's arrival, with what the inbox knows of it."""
-        raw = self._staging.get(INBOX, turn.inbox_key)
-        if raw is None:
-            return _ARRIVED
-        row = orjson.loads(raw)
-        kept_until_ms = row["at_ms"] + self._limits.inbox_retention_ms
-        if row["outcome"] != Outcome.PARKED and kept_until_ms < self._clock.now_ms():
-            return _ARRIVED
-        record = turn.record
-        is_replay = turn.is_replay and is_newer(row, record.topic, record.partition, record.offset)
-        return Arrived(row["outcome"], is_replay)

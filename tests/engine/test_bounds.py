@@ -179,10 +179,10 @@ async def test_lanes_and_bookkeeping_are_gone_when_everything_is_done(world: Wor
     await world.until_applied(*(f"m{n}" for n in range(1, 50, 2)))
     partition: Any = worker.engine.open_partition(0)
     assert partition.backlog == 0
-    assert partition._lanes == {"billing": {}}
+    assert partition._turns._lanes == {"billing": {}}
     assert not any(partition._lot.holds("billing", f"key-{n}") for n in range(50))
     assert len(partition._lot._schedule) == 0
-    assert partition._in_flight == {}
+    assert partition._turns._in_flight == {}
     assert not partition._busy
     assert not partition._calls._overdue_at
     assert not partition._calls._timed_out
