@@ -256,7 +256,8 @@ class Engine:
     async def _gone(self, numbers: Iterable[int]) -> None:
         """Wait until nothing of these numbers is being closed any more."""
         leaving = [task for number in numbers for task in self._leaving.get(number, ())]
-        await asyncio.gather(*leaving)
+        if leaving:
+            await asyncio.wait(leaving)
 
     def _open(self, number: int, seat: _Seat, delay_s: float) -> None:
         seat.task = asyncio.create_task(self._opening(number, seat, delay_s))

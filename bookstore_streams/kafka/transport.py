@@ -31,6 +31,8 @@ FETCH_WAIT_S_BLOCKED = 0.02
 FETCH_WAIT_S_MAX = 0.2
 # How long leaving the group may take.
 STOP_S_MAX = 2.0
+# The membership of a worker that is in no group.
+NOWHERE = ("", -1)
 # How long the broker may hold back an empty answer.
 FETCH_WAIT_MS = 200
 
@@ -140,6 +142,22 @@ class ConsumerThread(stock.AIOKafkaConsumerThread):
                 found[tp] = offset
         return found
 
+    async def seek_to_committed(self) -> Mapping[TP, int]:
+        """Seek Faust's own partitions; the engine says itself where each of its goes on."""
+        consumer, topics = self._ensure_consumer(), self.consumer.app.engine.topics
+        stock_partitions = [tp for tp in self.assignment() if tp.topic not in topics]
+        if not stock_partitions:  # none would mean "all" to aiokafka
+            return {}
+        found: Mapping[TP, int] = await self.call_thread(
+            consumer.seek_to_committed, *map(stock.ensure_aiokafka_TP, stock_partitions)
+        )
+        return found
+
+    def membership(self) -> tuple[str, int]:
+        """Who this worker is in the group, and in which generation; negative when in none."""
+        coordinator = self._ensure_consumer()._coordinator
+        return coordinator.member_id, coordinator.generation
+
     async def renew_lease(self) -> None:
         """Ask the group now whether it knows us, instead of at the next heartbeat."""
         await self.call_thread(self._renew_lease)
@@ -147,8 +165,24 @@ class ConsumerThread(stock.AIOKafkaConsumerThread):
     async def _keep_lease(self) -> None:
         interval_s = self.app.conf.broker_heartbeat_interval
         while not self.should_stop:
-            await self._renew_lease()
+            # While it joins, a heartbeat would wait behind the request to join, name the former
+            # generation by then, and be taken for one of a member that was counted out.
+            if not self.consumer.is_joining:
+                await self._renew_lease()
+            await self._look_for_topics()
             await asyncio.sleep(interval_s)
+
+    async def _look_for_topics(self) -> None:
+        """Ask for the source topics again where the broker did not tell of them.
+
+        aiokafka would ask next in five minutes; until then a leader gives nobody anything. With
+        another answer it joins the group again by itself.
+        """
+        consumer = self._ensure_consumer()
+        wanted = self.consumer.app.engine.topics.intersection(consumer.subscription() or ())
+        if any(consumer.partitions_for_topic(topic) is None for topic in wanted):
+            self.log.warning("The broker told of no partitions of %s: asking again.", wanted)
+            await consumer._client.force_metadata_update()
 
     async def _renew_lease(self) -> None:
         # aiokafka heartbeats by itself, but does not tell when one was answered last. A
@@ -168,7 +202,12 @@ class ConsumerThread(stock.AIOKafkaConsumerThread):
 
 
 class Consumer(stock.Consumer):
-    """The group consumer: engine records to the engine, the rest to Faust."""
+    """The group consumer: engine records to the engine, the rest to Faust.
+
+    Attributes:
+        lease: of this worker.
+        is_joining: whether it waits for the group to give out partitions anew.
+    """
 
     app: App
     _thread: ConsumerThread
@@ -178,6 +217,8 @@ class Consumer(stock.Consumer):
         self.lease = Lease(int(self.app.conf.broker_session_timeout * 1000))
         # Nobody seeks while a fetch is on its way: it would skip the records in between.
         self._fetch_gate = asyncio.Lock()
+        self.is_joining = False
+        self._membership = NOWHERE
 
     def _new_consumer_thread(self) -> ConsumerThread:
         return ConsumerThread(self, loop=self.loop, beacon=self.beacon)
@@ -198,6 +239,13 @@ class Consumer(stock.Consumer):
             await self.seek_wait(
                 {self._new_topicpartition(topic, number): at for topic, at in offsets.items()}
             )
+
+    async def _wait_next_records(self, timeout: float) -> Any:
+        """Look again soon where there is nothing to fetch from: Faust would sleep a second."""
+        if self.flow_active and not self._get_active_partitions():
+            await self.sleep(FETCH_WAIT_S_MAX)
+            return {}, set()
+        return await super()._wait_next_records(timeout)
 
     async def _getmany(self, active_partitions: set[TP] | None, timeout: float) -> Any:
         engine = self.app.engine
@@ -226,15 +274,45 @@ class Consumer(stock.Consumer):
         return left
 
     async def on_partitions_revoked(self, revoked: set[TP]) -> None:
-        """Commit and close before letting go; runs before the group is joined again."""
-        await self.app.engine.release(self._engine_partitions(revoked))
+        """Commit and stand still before the group is joined again; what is open stays open.
+
+        Each handler has ended by then: another worker may start one as soon as the group has
+        decided.
+        """
+        numbers = self._engine_partitions(revoked)
+        _, generation = self._thread.membership()
+        if generation < 0:  # the group has counted this worker out
+            await self.app.engine.release(numbers)
+        else:
+            await self.app.engine.pause(numbers)
         await super().on_partitions_revoked(revoked)
+        self.is_joining = True
 
     async def on_partitions_assigned(self, assigned: set[TP], generation_id: int = 0) -> None:
-        """Open what the group gave to this worker."""
-        await super().on_partitions_assigned(assigned, generation_id)
+        """Go on with what stays, open what is new."""
+        self.is_joining = False
+        last, self._membership = self._membership, self._thread.membership()
         await self._thread.renew_lease()
-        self.app.engine.assign(self._engine_partitions(assigned))
+        numbers = self._engine_partitions(assigned)
+        self.app.engine.assign(numbers, is_unbroken=is_next(last, self._membership))
+        await self._seek_open(numbers)
+        await super().on_partitions_assigned(assigned, generation_id)
+        # Faust stops all fetching until its own tables are recovered. The engine's partitions
+        # need not wait for that: each has a door of its own.
+        self.resume_partitions({tp for tp in assigned if tp.topic in self.app.engine.topics})
+        self.resume_flow()
+
+    async def _seek_open(self, numbers: Iterable[int]) -> None:
+        """Let fetching go on where the partitions that stayed have got to."""
+        async with self._fetch_gate:
+            offsets = {
+                self._new_topicpartition(topic, number): offset
+                for number in numbers
+                if (partition := self.app.engine.open_partition(number)) is not None
+                for topic, offset in partition.next_offsets.items()
+            }
+            if offsets:
+                await self.seek_wait(offsets)
 
     def _engine_partitions(self, partitions: Iterable[TP]) -> Mapping[int, list[str]]:
         numbers: dict[int, list[str]] = defaultdict(list)
@@ -252,6 +330,16 @@ class Consumer(stock.Consumer):
         """Look for stalls where Faust's own detector can see any: outside the engine."""
         if tp.topic not in self.app.engine.topics:
             super().verify_event_path(now, tp)
+
+
+def is_next(last: tuple[str, int], now: tuple[str, int]) -> bool:
+    """Whether a member was in the generation right before: nobody had its partitions since.
+
+    Args:
+        last: member id and generation of the assignment before.
+        now: of this one.
+    """
+    return now == (last[0], last[1] + 1)
 
 
 class Transport(stock.Transport):

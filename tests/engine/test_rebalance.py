@@ -346,3 +346,34 @@ async def test_a_wrong_claim_of_no_gap_ends_at_the_fence(world: World) -> None:
     await world.until_applied("a2")
     assert world.effects() == {"a1": 1, "a2": 1}
     await worker.stop()
+
+
+async def test_a_release_waits_for_one_that_is_under_way(world: World) -> None:
+    """SIGTERM while the group takes partitions away: the group must not go on before the end."""
+    gate = world.gate("a1")
+    worker = await world.start()
+    world.send("A", "a1")
+    await gate.reached.wait()
+    stopping = asyncio.create_task(worker.engine.release_all())
+    await asyncio.sleep(0.01)
+    others = [
+        asyncio.create_task(worker.engine.release([0])),
+        asyncio.create_task(worker.engine.pause([0])),
+    ]
+    await asyncio.sleep(1)
+    assert not any(task.done() for task in (stopping, *others))
+    gate.open()
+    await asyncio.gather(stopping, *others)
+    assert world.effects() == {"a1": 1}
+    assert world.offset() == 1
+
+
+async def test_a_worker_that_stops_takes_nothing_any_more(world: World) -> None:
+    worker = await world.start()
+    stopping = asyncio.create_task(worker.engine.release_all())
+    await asyncio.sleep(0)
+    assign(worker, 0)
+    await stopping
+    assign(worker, 0)
+    assert worker.engine.status() == []
+    await worker.stop()
