@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from types import CoroutineType, coroutine
 from typing import Any, NamedTuple
 
@@ -36,8 +36,7 @@ from bookstore_streams.ports import Clock
 
 from .consumer import Consumer
 from .lanes import Turn
-from .limits import Limits
-from .unit_of_work import Context, current
+from .unit_of_work import Context, Surroundings, current
 
 # How often a task looks whether a lost lease is back, and whether a handler takes too long.
 LEASE_POLL_S = 0.05
@@ -86,22 +85,11 @@ class Calls:
         without_lease: worker tasks that wait for the lease; nobody need wait for them.
     """
 
-    def __init__(
-        self,
-        read: Callable[[str, bytes], bytes | None],
-        *,
-        limits: Limits,
-        clock: Clock,
-        has_lease: Callable[[], bool],
-        tables: Collection[str],
-        counters: Counter[str],
-    ) -> None:
-        self._tables = tables
-        self._counters = counters
-        self._read = read
-        self._limits = limits
+    def __init__(self, surroundings: Surroundings, *, clock: Clock, counters: Counter[str]) -> None:
+        self._surroundings = surroundings
+        self._has_lease = surroundings.has_lease
         self._clock = clock
-        self._has_lease = has_lease
+        self._counters = counters
         # worker task -> when its call is to be cancelled, monotonic seconds
         self._overdue_at: dict[asyncio.Task[None], float] = {}
         # worker task -> how often its call has been cancelled for that
@@ -153,7 +141,7 @@ class Calls:
         """
         if not self._has_lease():
             return None
-        context = self._context(consumer, turn, attempt, now_ms)
+        context = _context(consumer, turn, attempt, now_ms, self._surroundings)
         begun = self._begin(consumer, consumer.handle, (parsed.event, context), context)
         if begun is None:
             return context
@@ -189,7 +177,8 @@ class Calls:
             if begun is None:
                 if is_repeated or not self._has_lease():
                     await self._wait_for_lease()
-                context = self._context(consumer, turn, attempt, self._clock.now_ms())
+                now_ms = self._clock.now_ms()
+                context = _context(consumer, turn, attempt, now_ms, self._surroundings)
                 begun = self._begin(consumer, consumer.handle, (event, context), context)
                 if begun is None:
                     return Succeeded(attempt), context
@@ -227,7 +216,7 @@ class Calls:
     ) -> tuple[Failure | None, Context]:
         """Call the consumer's dead-letter hook; its failure if it had one, and what it staged."""
         assert consumer.on_dead_letter is not None
-        context = self._context(consumer, turn, None, self._clock.now_ms())
+        context = _context(consumer, turn, None, self._clock.now_ms(), self._surroundings)
         arguments = (event, letter, context)
         begun = self._begin(consumer, consumer.on_dead_letter, arguments, context)
         return None if begun is None else await self._end(consumer, begun), context
@@ -241,22 +230,6 @@ class Calls:
                 if overdue_at < now_s:  # again, if it swallowed the first one
                     self._timed_out[task] = self._timed_out.get(task, 0) + 1
                     task.cancel()
-
-    def _context(
-        self, consumer: Consumer, turn: Turn, attempt: Attempt | None, now_ms: int
-    ) -> Context:
-        return Context(
-            consumer,
-            turn.key or "",
-            turn.message_id,
-            turn.record.headers,
-            attempt,
-            now_ms,
-            self._read,
-            self._has_lease,
-            self._limits.message_bytes_max,
-            self._tables,
-        )
 
     def _begin(
         self,
@@ -326,6 +299,24 @@ class Calls:
         for _ in range(times):
             task.uncancel()
         return bool(times) and not task.cancelling()
+
+
+def _context(
+    consumer: Consumer,
+    turn: Turn,
+    attempt: Attempt | None,
+    now_ms: int,
+    surroundings: Surroundings,
+) -> Context:
+    return Context(
+        consumer,
+        turn.key or "",
+        turn.message_id,
+        turn.record.headers,
+        attempt,
+        now_ms,
+        surroundings,
+    )
 
 
 async def _await(awaitable: Awaitable[None]) -> None:

@@ -30,6 +30,7 @@ from .parking_lot import ParkingLot
 from .staging import Staging
 from .tables import PARKED_KEYS
 from .turns import Turns
+from .unit_of_work import Surroundings
 
 log = logging.getLogger(__name__)
 
@@ -92,14 +93,10 @@ class Partition:
         self._lot = ParkingLot(clock)
         staging = Staging(journal.store)
         self.hold = Hold(self._queue, has_lease)
-        self._calls = Calls(
-            staging.get,
-            limits=limits,
-            clock=clock,
-            has_lease=self.hold.has_lease,
-            tables=journal.store.tables,
-            counters=counters,
+        around = Surroundings(
+            staging.get, self.hold.has_lease, limits.message_bytes_max, journal.store.tables
         )
+        self._calls = Calls(around, clock=clock, counters=counters)
         self._committer = Committer(
             journal,
             staging,

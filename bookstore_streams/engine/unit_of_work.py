@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -29,6 +30,23 @@ current: ContextVar[Context | None] = ContextVar("current", default=None)
 _ABSENT: Any = object()
 
 
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What all units of work of a partition have in common.
+
+    Attributes:
+        read: a row of (table, key) as the next message must see it.
+        has_lease: whether this worker may act as the owner.
+        bytes_max: of a row or event.
+        tables: names of all tables; None where any name will do.
+    """
+
+    read: Callable[[str, bytes], bytes | None]
+    has_lease: Callable[[], bool]
+    bytes_max: int
+    tables: Collection[str] | None = None
+
+
 class Context:
     """What a handler sees beside its event, and where its writes and events are staged.
 
@@ -36,22 +54,14 @@ class Context:
         key: of the message.
         message_id: of the message.
         headers: of the source record, untouched.
-        attempt: which call of this message this is, counted from 1; 0 in a dead-letter hook.
-        attempt_in_round: which call of this round of immediate attempts, counted from 1.
         now_ms: epoch ms at the start of this call; use it where a test must own time.
     """
 
     # Made once a message: a plain class with slots costs a third of a frozen dataclass.
     __slots__ = (
-        "_bytes_max",
+        "_attempt",
         "_consumer",
-        "_has_lease",
-        "_ordinal",
-        "_ordinal_step",
-        "_read",
-        "_tables",
-        "attempt",
-        "attempt_in_round",
+        "_surroundings",
         "emissions",
         "headers",
         "is_open",
@@ -69,10 +79,7 @@ class Context:
         headers: Headers,
         attempt: Attempt | None,
         now_ms: int,
-        read: Callable[[str, bytes], bytes | None],
-        has_lease: Callable[[], bool],
-        bytes_max: int,
-        tables: Collection[str] | None = None,
+        surroundings: Surroundings,
     ) -> None:
         self.key = key
         self.message_id = message_id
@@ -82,19 +89,18 @@ class Context:
         self.emissions: list[Emission] = []
         self.is_open = True
         self._consumer = consumer
-        self._read = read
-        self._has_lease = has_lease
-        self._tables = tables
-        self._bytes_max = bytes_max
-        if attempt is not None:
-            self.attempt, self.attempt_in_round = attempt.number, attempt.in_round
-            self._ordinal = 0
-            self._ordinal_step = 1
-        else:
-            # A hook's events have ids of their own: a replay of the dead letter that succeeds
-            # must not meet the id under which the failure was told.
-            self.attempt = self.attempt_in_round = 0
-            self._ordinal = self._ordinal_step = -1
+        self._attempt = attempt
+        self._surroundings = surroundings
+
+    @property
+    def attempt(self) -> int:
+        """Which call of this message this is, counted from 1; 0 in a dead-letter hook."""
+        return 0 if self._attempt is None else self._attempt.number
+
+    @property
+    def attempt_in_round(self) -> int:
+        """Which call of this round of immediate attempts, counted from 1; 0 in a hook."""
+        return 0 if self._attempt is None else self._attempt.in_round
 
     @property
     def consumer(self) -> str:
@@ -104,7 +110,7 @@ class Context:
     def get(self, table: str, key: bytes) -> bytes | None:
         """A row as this unit of work sees it: its own writes first, then what is finished."""
         value = self.writes.get((table, key), _ABSENT)
-        return self._read(table, key) if value is _ABSENT else value
+        return self._surroundings.read(table, key) if value is _ABSENT else value
 
     def put(self, table: str, key: bytes, value: bytes | None) -> None:
         """Stage a row; None deletes it.
@@ -113,16 +119,17 @@ class Context:
             UnitOfWorkError: the handler has returned already, or this can be no row.
             RecordTooLargeError: the broker would not take the row.
         """
-        self._check_open()
-        if self._tables is not None and table not in self._tables:
-            raise UnitOfWorkError(f"There is no table {table!r} in this app's engine.")
-        if type(key) is not bytes or not (value is None or type(value) is bytes):
-            raise UnitOfWorkError(
-                f"A row of table {table!r} is bytes under bytes, not {type(value).__name__} under "
-                f"{type(key).__name__}."
-            )
-        self._check_size(len(key) + len(value or b""), f"a row of table {table!r}")
-        self.writes[table, key] = value
+        around = self._surroundings
+        if (
+            self.is_open
+            and type(key) is bytes
+            and (value is None or type(value) is bytes)
+            and len(key) + len(value or b"") <= around.bytes_max
+            and (around.tables is None or table in around.tables)
+        ):
+            self.writes[table, key] = value
+        else:
+            self._refuse_row(table, key, value)
 
     def emit(self, topic: str, event: Any, key: str | None = None) -> str:
         """Stage an event: published once, with the message's own effects, or never.
@@ -141,16 +148,16 @@ class Context:
                 declare that it emits to the topic.
             RecordTooLargeError: the broker would not take the event.
         """
-        self._check_open()
         consumer = self._consumer
-        if consumer.emits is not None and topic not in consumer.emits:
-            raise UnitOfWorkError(
-                f"{consumer.name} emits to {topic!r} without saying so: add it to emits= where the "
-                "consumer is declared."
-            )
+        if not self.is_open or (consumer.emits is not None and topic not in consumer.emits):
+            self._refuse_event(topic)
         value = orjson.dumps(event, default=to_document, option=orjson.OPT_PASSTHROUGH_DATACLASS)
         raw_key = (self.key if key is None else key).encode()
-        message_id = emitted_id(consumer.name, self.message_id, self._ordinal)
+        # A hook's events have ids of their own, from negative ordinals: a replay of the dead
+        # letter that succeeds must not meet the id under which the failure was told.
+        told = len(self.emissions)
+        ordinal = told if self._attempt is not None else -1 - told
+        message_id = emitted_id(consumer.name, self.message_id, ordinal)
         cause = inbox_id(self.message_id).encode()
         headers: list[tuple[str, bytes | None]] = [
             (MESSAGE_ID, message_id.encode()),
@@ -161,8 +168,8 @@ class Context:
             traced = propagated(self.headers)
             headers += traced
             size += sum(len(content or b"") for _, content in traced)
-        self._check_size(size, f"an event for topic {topic!r}")
-        self._ordinal += self._ordinal_step
+        if size > self._surroundings.bytes_max:
+            self._refuse_size(size, f"an event for topic {topic!r}")
         self.emissions.append(Emission(topic, raw_key, value, headers))
         return message_id
 
@@ -173,11 +180,31 @@ class Context:
             LeaseLostError: the group may have given the partition to another worker. The
                 engine repeats the attempt here or leaves it to the new owner; let it out.
         """
-        if not self._has_lease():
+        if not self._surroundings.has_lease():
             raise LeaseLostError(
                 f"{self.consumer} may not own key {self.key!r} any more: the group has not "
                 "heard of this worker for a whole session timeout."
             )
+
+    def _refuse_row(self, table: str, key: object, value: object) -> None:
+        self._check_open()
+        tables = self._surroundings.tables
+        if tables is not None and table not in tables:
+            raise UnitOfWorkError(f"There is no table {table!r} in this app's engine.")
+        if type(key) is bytes and (value is None or type(value) is bytes):
+            self._refuse_size(len(key) + len(value or b""), f"a row of table {table!r}")
+        raise UnitOfWorkError(
+            f"A row of table {table!r} is bytes under bytes, not {type(value).__name__} under "
+            f"{type(key).__name__}."
+        )
+
+    def _refuse_event(self, topic: str) -> None:
+        self._check_open()
+        name = self._consumer.name
+        raise UnitOfWorkError(
+            f"{name} emits to {topic!r} without saying so: add it to emits= where the "
+            "consumer is declared."
+        )
 
     def _check_open(self) -> None:
         if not self.is_open:
@@ -186,9 +213,8 @@ class Context:
                 "its handler can write and emit nothing."
             )
 
-    def _check_size(self, size: int, what: str) -> None:
-        if size > self._bytes_max:
-            raise RecordTooLargeError(
-                f"Message {self.message_id!r} makes {what} of {size} bytes; topics."
-                f"message_bytes_max allows {self._bytes_max}."
-            )
+    def _refuse_size(self, size: int, what: str) -> None:
+        raise RecordTooLargeError(
+            f"Message {self.message_id!r} makes {what} of {size} bytes; topics."
+            f"message_bytes_max allows {self._surroundings.bytes_max}."
+        )

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -36,8 +35,6 @@ BATCH_BYTES_MAX = 900_000
 STOP_S_MAX = 2.0
 # Longer keys are rare, and the cache would keep them.
 _CACHED_KEY_BYTES_MAX = 256
-
-_Rows = list[tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]]
 
 
 class KafkaJournal:
@@ -101,16 +98,20 @@ class KafkaJournal:
 
     async def _commit(self, batch: Batch, probe: Probe) -> dict[str, int]:
         producer, number = self._producer, self._number
-        routed = await self._route(batch.emissions)
-        packed = {where: self._pack(where[0], rows) for where, rows in routed.items()}
+        await self._learn_partition_counts(batch.emissions)
+        packed = Packed(producer)
+        counts = self._partition_counts
+        for topic, key, value, headers in batch.emissions:
+            packed.add(topic, partition_of(key, counts[topic]), key, value, headers)
         table_of = {}
         for table, rows in batch.writes.items():
-            if rows:
-                where = (self._changelogs[table], number)
-                table_of[where] = table
-                packed[where] = self._pack(where[0], ((key, rows[key], []) for key in rows))
+            changelog = self._changelogs[table]
+            table_of[changelog, number] = table
+            for row_key, row in rows.items():
+                packed.add(changelog, number, row_key, row, [])
         await producer.begin_transaction()
-        sending: list[Any] = [self._send(where, builders) for where, builders in packed.items()]
+        batches = packed.batches
+        sending: list[Any] = [self._send(where, builders) for where, builders in batches.items()]
         if batch.marks:
             offsets = {
                 TopicPartition(topic, number): OffsetAndMetadata(mark, "")
@@ -123,37 +124,15 @@ class KafkaJournal:
         await producer.commit_transaction()
         return {
             table_of[where]: end
-            for where, end in zip(packed, ends, strict=False)
+            for where, end in zip(batches, ends, strict=False)
             if where in table_of
         }
 
-    async def _route(self, emissions: list[Emission]) -> dict[tuple[str, int], _Rows]:
-        """Events by topic and partition, in the order in which they were emitted."""
-        routed: dict[tuple[str, int], _Rows] = defaultdict(list)
+    async def _learn_partition_counts(self, emissions: list[Emission]) -> None:
         counts = self._partition_counts
-        for topic, key, value, headers in emissions:
-            count = counts.get(topic)
-            if count is None:
-                count = counts[topic] = len(await self._producer.partitions_for(topic))
-            routed[topic, partition_of(key, count)].append((key, value, headers))
-        return routed
-
-    def _pack(self, topic: str, rows: Iterable[tuple[Any, Any, Any]]) -> list[Any]:
-        """Records, already bytes, into batches: no future and no second encoding for each."""
-        now_ms = time.time_ns() // 1_000_000
-        builders: list[Any] = []
-        append: Any = None
-        for key, value, headers in rows:
-            if append is None or (
-                append(timestamp=now_ms, key=key, value=value, headers=headers) is None
-            ):
-                builders.append(self._producer.create_batch())
-                append = builders[-1].append
-                if append(timestamp=now_ms, key=key, value=value, headers=headers) is None:
-                    raise RecordTooLargeError(
-                        f"A record of {len(value or b'')} bytes for {topic} fits no batch."
-                    )
-        return builders
+        for topic in {emission[0] for emission in emissions}:
+            if topic not in counts:
+                counts[topic] = len(await self._producer.partitions_for(topic))
 
     async def _send(self, where: tuple[str, int], builders: list[Any]) -> int:
         """Send batches one after another; the offset after the last record."""
@@ -175,6 +154,44 @@ class KafkaJournal:
         finally:
             if hasattr(self, "store"):
                 self.store.close()
+
+
+class Packed:
+    """Records, already bytes, in batches: no future and no second encoding for each.
+
+    Attributes:
+        batches: topic and partition -> batches in the order in which they are to be sent.
+    """
+
+    def __init__(self, producer: AIOKafkaProducer) -> None:
+        self.batches: dict[tuple[str, int], list[Any]] = {}
+        self._appends: dict[tuple[str, int], Callable[..., Any]] = {}
+        self._producer = producer
+        self._now_ms = time.time_ns() // 1_000_000
+
+    def add(
+        self,
+        topic: str,
+        partition: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: list[tuple[str, bytes | None]],
+    ) -> None:
+        """Put one record behind those of its partition."""
+        where, now_ms = (topic, partition), self._now_ms
+        append = self._appends.get(where)
+        if (
+            append is not None
+            and append(timestamp=now_ms, key=key, value=value, headers=headers) is not None
+        ):
+            return
+        builder = self._producer.create_batch()
+        self.batches.setdefault(where, []).append(builder)
+        self._appends[where] = builder.append
+        if builder.append(timestamp=now_ms, key=key, value=value, headers=headers) is None:
+            raise RecordTooLargeError(
+                f"A record of {len(value or b'')} bytes for {topic} fits no batch."
+            )
 
 
 def partition_of(key: bytes | None, count: int) -> int:

@@ -13,7 +13,7 @@ from bookstore_streams.core.effects import Attempt
 from bookstore_streams.core.envelope import emitted_id
 from bookstore_streams.core.events import PaymentCaptured
 from bookstore_streams.engine.consumer import Consumer
-from bookstore_streams.engine.unit_of_work import Context
+from bookstore_streams.engine.unit_of_work import Context, Surroundings
 from bookstore_streams.errors import LeaseLostError, RecordTooLargeError, UnitOfWorkError
 from bookstore_streams.ports import Headers
 
@@ -38,7 +38,13 @@ def context(
     bytes_max: int = 1_000,
 ) -> Context:
     return Context(
-        consumer, "A", message_id, headers, attempt, 5, read, lambda: has_lease, bytes_max
+        consumer,
+        "A",
+        message_id,
+        headers,
+        attempt,
+        5,
+        Surroundings(read, lambda: has_lease, bytes_max),
     )
 
 
