@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 from pathlib import Path
 from typing import IO, Any
 
@@ -11,6 +12,9 @@ from bookstore_streams.errors import StaleRecordError, StoreError
 
 #: Of what lies in the directory; a newer one is refused, not guessed at.
 FORMAT = 1
+
+_FILE = "identity.json"
+_REMEDY = "delete the directory, it is rebuilt from the changelogs."
 
 
 class DataDirectory:
@@ -51,28 +55,82 @@ class DataDirectory:
         self._lock = lock  # held until the process ends, however it ends
         self._check_identity()
 
-    def _check_identity(self) -> None:
-        path = self.path / "identity.json"
-        try:
-            found: Any = json.loads(path.read_text())
-        except FileNotFoundError:
-            found = None
-        except (OSError, ValueError) as error:
-            raise StoreError(f"{path} cannot be read ({error}); delete {self.path}.") from error
-        if found is None:
-            draft = path.with_suffix(".new")
-            try:
-                draft.write_text(json.dumps(self._identity))
-                draft.replace(path)
-            except OSError as error:
-                raise StoreError(f"{path} cannot be written ({error.strerror}).") from error
-        elif found != self._identity:
-            differences = ", ".join(
-                f"{name} {found.get(name) if isinstance(found, dict) else found!r} instead of {own}"
-                for name, own in self._identity.items()
-                if not isinstance(found, dict) or found.get(name) != own
+    def bind(self, cluster: str | None) -> None:
+        """Keep the state of one Kafka cluster apart from that of any other.
+
+        Args:
+            cluster: its id; None where the broker tells none, then nothing is checked.
+
+        Raises:
+            StoreError: the directory cannot be read or written.
+            StaleRecordError: what is in it was written from another cluster.
+        """
+        if cluster is None:
+            return
+        found = self._read()
+        known = found.get("cluster")
+        if known is None:
+            self._write({**found, "cluster": cluster})
+        elif known != cluster:
+            raise StaleRecordError(
+                f"The data directory {self.path} holds the state of another Kafka cluster: {known} "
+                f"instead of {cluster}. Set BOOKSTORE_BROKER_URL to that one, use another "
+                "directory, or delete this one: it is rebuilt from the changelogs there."
             )
+
+    def _check_identity(self) -> None:
+        found = self._read()
+        if not found:
+            if any(self.path.glob("partition-*")):
+                raise StaleRecordError(
+                    f"The data directory {self.path} holds partitions, but its {_FILE} is missing, "
+                    "so nothing tells whose they are. Use another directory, or delete it: it is "
+                    "rebuilt from the changelogs."
+                )
+            self._write(self._identity)
+            return
+        version = found.get("format")
+        if isinstance(version, int) and version > FORMAT:
+            raise StaleRecordError(
+                f"The data directory {self.path} was written by a newer version of this app "
+                f"(format {version}, this one knows {FORMAT}). Start that version, use another "
+                "directory, or delete it: it is rebuilt from the changelogs."
+            )
+        differences = ", ".join(
+            f"{name} {found.get(name)} instead of {own}"
+            for name, own in self._identity.items()
+            if found.get(name) != own
+        )
+        if differences:
             raise StaleRecordError(
                 f"The data directory {self.path} holds another state: {differences}. Use another "
                 "directory, or delete it: it is rebuilt from the changelogs."
             )
+
+    def _read(self) -> dict[str, Any]:
+        """What the directory says of itself; nothing when it is new."""
+        path = self.path / _FILE
+        try:
+            found = json.loads(path.read_text())
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError) as error:
+            raise StoreError(f"{path} cannot be read ({error}); {_REMEDY}") from error
+        if not isinstance(found, dict) or not found:
+            raise StoreError(f"{path} is not what this app writes; {_REMEDY}")
+        return found
+
+    def _write(self, identity: dict[str, Any]) -> None:
+        path = self.path / _FILE
+        draft = path.with_suffix(".new")
+        try:
+            with draft.open("w") as file:
+                file.write(json.dumps(identity))
+                file.flush()
+                os.fsync(file.fileno())  # else a power cut can leave an empty file
+            draft.replace(path)
+        except OSError as error:
+            raise StoreError(
+                f"{path} cannot be written ({error.strerror}). Make room, or set "
+                "BOOKSTORE_DATA_DIR to another directory."
+            ) from error

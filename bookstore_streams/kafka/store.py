@@ -2,61 +2,51 @@
 
 Nothing is written here before Kafka has committed it, and what one commit changed is
 written in one batch together with the changelog positions. So whatever a crash leaves is
-the state after some commit, and recovery reads forward from the stored positions.
+the state after some commit, and recovery reads forward from the stored positions. What
+cannot be trusted is never read: it is emptied, and the changelogs fill it again.
 """
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import logging
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rocksdict import (
-    BlockBasedOptions,
-    Cache,
-    DBCompactionStyle,
-    FifoCompactOptions,
-    Options,
-    Rdict,
-    ReadOptions,
-    WriteBatch,
-    WriteBufferManager,
-)
+from rocksdict import Rdict, ReadOptions, WriteBatch
 
 from bookstore_streams.errors import StoreError
 from bookstore_streams.ports import Writes
 
+from .expiry import Expiry
+from .rocks import (
+    StoreResources,
+    explained,
+    is_damage,
+    is_in_use,
+    missing_log,
+    write_ahead_logs,
+)
+
 log = logging.getLogger(__name__)
 
 _META = "_meta"
-_AT_KEY = b"at_ms"
+# Keys of the family of positions that are no table's name: those are text.
+_AT_KEY = b"\xffat_ms"
+_ORIGIN = b"\xfforigin:"
 # No row key begins with this byte: they are UTF-8, or begin with a consumer's name.
 _STAMP_KEY = b"\xff\xffstamp"
-# RocksDB's errors come as plain exceptions: only their text tells damage, which the changelogs
-# mend, from a lock or a full disk, which they do not.
-_DAMAGE = ("Corruption", "No such file or directory", "not a valid", "does not match existing")
-_UNLIMITED = 1 << 50
-
-
-class StoreResources:
-    """What the stores of one worker share: block cache and write buffer.
-
-    Args:
-        cache_bytes: of the block cache, indexes and filters included.
-        write_buffer_bytes: of all memtables together.
-    """
-
-    def __init__(self, cache_bytes: int, write_buffer_bytes: int) -> None:
-        # A hyper-clock cache: with indexes and filters in it an LRU one of the same size
-        # cost 520 us a miss at ten million rows, this one 1.6.
-        self.cache = Cache.new_hyper_clock_cache(cache_bytes, 0)
-        self.write_buffer = WriteBufferManager.new_write_buffer_manager_with_cache(
-            write_buffer_bytes, False, self.cache
-        )
+# Says that the rows below cannot be trusted, and why.
+_MARKER = "DAMAGED"
+# What RocksDB leaves, and needs, without a CURRENT file: nothing that tells of rows.
+_NO_DATA = ("LOCK", "LOG", "IDENTITY", "OPTIONS")
+# A clock that was this far ahead when the store was written tells nothing of its age.
+_AHEAD_MS_MAX = 600_000
 
 
 class LocalStore:
@@ -97,19 +87,30 @@ class LocalStore:
         self._db: Any = None
         self._families: dict[str, Any] = {}
         self._handles: dict[str, Any] = {}
+        self._positions: dict[str, int] = {}
+        self._expiries: tuple[Expiry, ...] = ()
+        self._stamp = 0
+        self._logs: set[int] = set()
         self._open()
-        reason = self._reason_to_distrust(trusted_for_ms)
+        try:
+            reason = self._reason_to_distrust(trusted_for_ms)
+        except StoreError as error:  # damaged where only a read finds it
+            reason = str(error)
         if reason is not None:
-            self.reset(reason)
+            self.reset(reason, keep=False)
 
     # -- rows -------------------------------------------------------------------------------
 
     def get(self, table: str, key: bytes) -> bytes | None:
-        """One row, None when there is none."""
+        """One row, None when there is none.
+
+        Raises:
+            StoreError: the data is damaged.
+        """
         try:
             return self._families[table].get(key)  # type: ignore[no-any-return]
         except Exception as error:
-            raise StoreError(f"Table {table!r} in {self.path} cannot be read: {error}") from error
+            raise self._failed(error, "read") from error
 
     def scan(
         self, table: str, prefix: bytes = b"", start: bytes | None = None
@@ -131,19 +132,36 @@ class LocalStore:
         try:
             rows.status()
         except Exception as error:
-            raise StoreError(f"Table {table!r} in {self.path} cannot be read: {error}") from error
+            raise self._failed(error, "read") from error
 
     def position(self, table: str) -> int:
         """Offset of the first changelog record of `table` that is not in here yet; 0 when new."""
-        raw = self._families[_META].get(table.encode())
-        return 0 if raw is None else int(raw)
+        return self._positions.get(table, 0)
 
     def apply(self, writes: Writes, positions: Mapping[str, int]) -> None:
         """Write table -> key -> value (None deletes) and the positions, all or nothing.
 
         Raises:
-            StoreError: nothing was written: disk full, or the data is damaged.
+            StoreError: nothing was written: the disk is full, the data is damaged, or a
+                changelog is behind the stored position, so it was made anew meanwhile.
         """
+        for table, offset in positions.items():
+            if offset < self._positions.get(table, 0):
+                raise StoreError(
+                    f"The changelog of {table!r} is at offset {offset} and {self.path} at "
+                    f"{self._positions[table]}: it was deleted and made anew under the worker."
+                )
+        now_ms = time.time_ns() // 1_000_000
+        batch = self._batch(writes, positions)
+        batch.put(_AT_KEY, b"%d" % now_ms, self._handles[_META])
+        for expiry in self._expiries:
+            written = writes.get(expiry.table, {})
+            for key in expiry.step(now_ms, len(written)):
+                if key not in written:
+                    batch.delete(key, self._handles[expiry.table])
+        self._write(batch, positions)
+
+    def _batch(self, writes: Writes, positions: Mapping[str, int]) -> Any:
         batch = WriteBatch(raw_mode=True)
         put, handles = batch.put, self._handles
         for table, rows in writes.items():
@@ -156,120 +174,198 @@ class LocalStore:
         meta = handles[_META]
         for table, offset in positions.items():
             put(table.encode(), b"%d" % offset, meta)
-        now = b"%d" % (time.time_ns() // 1_000_000)
-        put(_AT_KEY, now, meta)
-        self._stamp += 1
-        stamp = b"%d" % self._stamp
+        stamp = b"%d" % (self._stamp + 1)
         for handle in handles.values():
             put(_STAMP_KEY, stamp, handle)
+        return batch
+
+    def _write(self, batch: Any, positions: Mapping[str, int]) -> None:
         try:
             self._db.write(batch)
         except Exception as error:
-            raise StoreError(f"{self.path} cannot be written: {error}") from error
+            raise self._failed(error, "written") from error
+        self._stamp += 1
+        self._positions.update(positions)
+
+    def _failed(self, error: Exception, doing: str) -> StoreError:
+        """Our error; damage is remembered on the disk, so that the next opening rebuilds."""
+        if is_damage(error):
+            try:
+                (self.path / _MARKER).write_text(str(error))
+            except OSError:
+                with contextlib.suppress(OSError):
+                    (self.path / "CURRENT").unlink(missing_ok=True)
+        return explained(error, self.path, doing)
 
     # -- life -------------------------------------------------------------------------------
 
-    def reset(self, reason: str) -> None:
-        """Empty the store, so that the changelogs fill it again from their beginning."""
-        log.warning("%s is emptied and rebuilt from the changelogs: %s", self.path, reason)
+    def follow(self, changelogs: Mapping[str, str]) -> None:
+        """Be the copy of these changelogs: emptied first where it was made from others.
+
+        Args:
+            changelogs: table -> id of its changelog topic, which another topic of the same
+                name does not have; empty where the broker tells none.
+
+        Raises:
+            StoreError: it cannot be read or written.
+        """
+        # A directory that was moved to another partition's place tells of the wrong one, too.
+        origins = {table: f"{each} {self.path.name}".encode() for table, each in changelogs.items()}
+        others = []
+        for table, origin in origins.items():
+            known = self._meta(_ORIGIN + table.encode())
+            if known != origin and (known is not None or self.position(table)):
+                others.append(table)
+        if others:
+            self.reset(
+                "it was not written from the changelogs that are there now "
+                f"({', '.join(sorted(others))}): they were deleted and made anew since, or it "
+                "belongs to another partition"
+            )
+        batch = self._batch({}, {})
+        meta = self._handles[_META]
+        for table, origin in origins.items():
+            batch.put(_ORIGIN + table.encode(), origin, meta)
+        if self._meta(_AT_KEY) is None:
+            batch.put(_AT_KEY, b"%d" % (time.time_ns() // 1_000_000), meta)
+        self._write(batch, {})
+
+    def reset(self, reason: str, *, keep: bool = True) -> None:
+        """Empty the store, so that the changelogs fill it again from their beginning.
+
+        Args:
+            reason: for the log.
+            keep: whether what it held is put aside, because no changelog can bring it back.
+        """
         self.close()
-        shutil.rmtree(self.path)
+        try:
+            self._clear(reason, keep)
+        except OSError as error:
+            raise explained(error, self.path, "emptied") from error
         self._open()
+
+    def _clear(self, reason: str, keep: bool) -> None:
+        if keep:
+            aside = self.path.with_name(f"{self.path.name}.replaced-{time.time_ns() // 1_000_000}")
+            self.path.rename(aside)
+            log.warning(
+                "%s is emptied and rebuilt from the changelogs: %s. What it held is kept in %s; "
+                "delete that when nobody needs it.",
+                self.path,
+                reason,
+                aside,
+            )
+        else:
+            self._remove(reason)
 
     def close(self) -> None:
         """Give the directory back; it can be opened again at once."""
         # RocksDB keeps its LOCK until the last column family and handle is gone.
         self._families = {}
         self._handles = {}
-        if self._db is not None:
-            self._db.close()
-        self._db = None
-        gc.collect()
+        self._expiries = ()
+        database, self._db = self._db, None
+        if database is not None:
+            try:
+                database.close()
+            except Exception as error:  # what is committed is in its write-ahead log, or in Kafka
+                log.warning("%s was not closed cleanly: %s", self.path, error)
 
     def _open(self) -> None:
         try:
+            reason = self._visible_damage()
+            if reason is not None:
+                self._remove(reason)
             try:
                 self._open_database()
             except Exception as error:
-                if not any(word in str(error) for word in _DAMAGE):
-                    raise
-                log.warning("%s is damaged and rebuilt from the changelogs: %s", self.path, error)
                 self.close()
-                shutil.rmtree(self.path)
+                if is_in_use(error):
+                    gc.collect()  # perhaps only by an iterator of ours that nobody has let go
+                elif is_damage(error):
+                    self._remove(f"it is damaged ({error}); look after the disk")
+                else:
+                    raise
                 self._open_database()
         except Exception as error:
             self.close()
-            raise StoreError(f"The store {self.path} cannot be opened: {error}") from error
-        raw = self._families[_META].get(_STAMP_KEY)
-        self._stamp = 0 if raw is None else int(raw)
+            raise explained(error, self.path, "opened") from error
+        self._expiries = tuple(
+            Expiry(table, age_ms, partial(self.scan, table, b""))
+            for table, age_ms in self._expiring.items()
+        )
+
+    def _visible_damage(self) -> str | None:
+        """What can be seen before RocksDB looks: it would begin anew without a word."""
+        marker = self.path / _MARKER
+        if marker.exists():
+            return f"it was found damaged ({marker.read_text()}); look after the disk"
+        if self.path.exists() and not (self.path / "CURRENT").exists():
+            left = sorted(f.name for f in self.path.iterdir() if not f.name.startswith(_NO_DATA))
+            if left:
+                return f"its file CURRENT is missing beside {left[0]}; look after the disk"
+        return None
+
+    def _remove(self, reason: str) -> None:
+        log.warning("%s is emptied and rebuilt from the changelogs: %s", self.path, reason)
+        shutil.rmtree(self.path)
 
     def _open_database(self) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
+        self._logs = write_ahead_logs(self.path)
         names = {*self._names, _META}
         if (self.path / "CURRENT").exists():
             names |= set(Rdict.list_cf(str(self.path)))
         self._db = Rdict(
             str(self.path),
-            options=self._options(),
-            column_families={
-                name: self._expiring_options() if name in self._expiring else self._options()
-                for name in names
-            },
+            options=self._resources.options(),
+            column_families={name: self._resources.options() for name in names},
         )
         for name in (*self._names, _META):
             self._families[name] = self._db.get_column_family(name)
             self._handles[name] = self._db.get_column_family_handle(name)
-        for name, age_ms in self._expiring.items():
-            # Reopening sets the age back to 30 days, so it is set after each.
-            self._families[name].set_options(
-                {
-                    "ttl": str(max(1, age_ms // 1000)),
-                    "compaction_options_fifo": (
-                        f"{{max_table_files_size={_UNLIMITED};allow_compaction=true}}"
-                    ),
-                }
-            )
+        stamp = self._families[_META].get(_STAMP_KEY)
+        self._stamp = 0 if stamp is None else int(stamp)
+        self._positions = {
+            name: int(raw)
+            for name in self._names
+            if (raw := self._families[_META].get(name.encode())) is not None
+        }
 
-    def _options(self) -> Options:
-        table = BlockBasedOptions()
-        table.set_block_cache(self._resources.cache)
-        table.set_bloom_filter(10, False)
-        table.set_cache_index_and_filter_blocks(True)
-        options = Options(raw_mode=True)
-        options.create_if_missing(True)
-        options.create_missing_column_families(True)
-        options.set_block_based_table_factory(table)
-        options.set_write_buffer_manager(self._resources.write_buffer)
-        options.set_write_buffer_size(1 << 20)
-        options.set_arena_block_size(32 << 10)
-        options.set_max_total_wal_size(16 << 20)
-        options.set_keep_log_file_num(2)
-        return options
-
-    def _expiring_options(self) -> Options:
-        """Old files of such a table are dropped whole: no deletes, no scan."""
-        fifo = FifoCompactOptions()
-        fifo.max_table_files_size = _UNLIMITED
-        options = self._options()
-        options.set_compaction_style(DBCompactionStyle.fifo())
-        options.set_fifo_compaction_options(fifo)
-        return options
+    def _meta(self, key: bytes) -> bytes | None:
+        try:
+            return self._families[_META].get(key)  # type: ignore[no-any-return]
+        except Exception as error:
+            raise self._failed(error, "read") from error
 
     def _reason_to_distrust(self, trusted_for_ms: int) -> str | None:
-        stamps = {
-            name: int(raw)
-            for name, family in self._families.items()
-            if (raw := family.get(_STAMP_KEY)) is not None
-        }
-        if not stamps:
+        stamps = {name: self._stamp_of(name) for name in self._families}
+        known = {stamp for stamp in stamps.values() if stamp is not None}
+        if not known:
             return None
-        if len(set(stamps.values())) > 1 or len(stamps) < len(self._names) + 1 - len(
-            self._expiring
+        # A table without a stamp is one that this version of the app has added.
+        if len(known) > 1 or any(
+            stamp is None and (name == _META or self.position(name))
+            for name, stamp in stamps.items()
         ):
             # A cut MANIFEST opens silently with tables of different ages.
-            return f"its tables are of different commits ({stamps})"
-        raw = self._families[_META].get(_AT_KEY)
-        age_ms = time.time_ns() // 1_000_000 - int(raw or 0)
+            return f"its tables are of different commits ({stamps}); look after the disk"
+        missing = missing_log(self.path, self._logs, self._families)
+        if missing is not None:
+            return f"{missing}; look after the disk"
+        age_ms = time.time_ns() // 1_000_000 - int(self._meta(_AT_KEY) or 0)
         if age_ms > trusted_for_ms:
-            return f"it was last written {age_ms // 3_600_000} hours ago"
+            return (
+                f"it was last written {age_ms // 3_600_000} hours ago, longer than the changelogs "
+                "keep what was deleted (BOOKSTORE_STORE_CHANGELOG_RETENTION_MS)"
+            )
+        if age_ms < -_AHEAD_MS_MAX:
+            return "it was written with the clock far ahead, so its age is not known"
         return None
+
+    def _stamp_of(self, name: str) -> int | None:
+        try:
+            raw = self._families[name].get(_STAMP_KEY)
+        except Exception as error:
+            raise self._failed(error, "read") from error
+        return None if raw is None else int(raw)
