@@ -12,6 +12,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import orjson
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -41,6 +42,22 @@ class Sight:
     at_s: float
     committed: Offsets
     visible: Offsets
+
+
+class Heard(NamedTuple):
+    """One event as a reader of committed records got it.
+
+    Attributes:
+        message_id: of the message that it tells of.
+        partition: of the output topic.
+        at_s: monotonic time of reading it.
+        told: what it says.
+    """
+
+    message_id: str
+    partition: int
+    at_s: float
+    told: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,37 +174,36 @@ class Judge:
         reader.unsubscribe()
         return Output(offsets, events)
 
-    async def await_span(self, topic: str, partitions: int, count: int) -> tuple[float, float]:
-        """Wait until `count` events can be read; they tell in `at_ms` when they were begun.
-
-        Returns:
-            When the first was begun, in epoch seconds, and when the last could be read, monotonic.
-        """
-        reader = self._reader
-        begun_ms, seen = float("inf"), 0
-        reader.assign(_partitions(topic, partitions))
-        await reader.seek_to_beginning()
-        while seen < count:
-            for records in (await reader.getmany(timeout_ms=200)).values():
-                seen += len(records)
-                begun_ms = min(begun_ms, *(orjson.loads(each.value)["at_ms"] for each in records))
-        now_s = time.monotonic()
-        reader.unsubscribe()
-        return begun_ms / 1000, now_s
-
     async def await_events(self, topic: str, partitions: int, count: int) -> dict[str, float]:
         """Message id -> monotonic time at which its event could be read, for `count` of them."""
+        return {each.message_id: each.at_s for each in await self.listen(topic, partitions, count)}
+
+    async def listen(
+        self, topic: str, partitions: int, count: int, so_far: list[Heard] | None = None
+    ) -> list[Heard]:
+        """The first event of each message, for `count` messages, in the order of reading.
+
+        Args:
+            topic: with the events, read from its beginning.
+            partitions: of the topic.
+            count: after how many messages to end.
+            so_far: is appended to meanwhile, for whoever wants to look earlier.
+        """
         reader = self._reader
-        seen: dict[str, float] = {}
+        heard: list[Heard] = [] if so_far is None else so_far
+        seen: set[str] = set()
         reader.assign(_partitions(topic, partitions))
         await reader.seek_to_beginning()
         while len(seen) < count:
             for records in (await reader.getmany(timeout_ms=200)).values():
                 now_s = time.monotonic()
                 for record in records:
-                    seen.setdefault(orjson.loads(record.value)["id"], now_s)
+                    told = orjson.loads(record.value)
+                    if told["id"] not in seen:
+                        seen.add(told["id"])
+                        heard.append(Heard(told["id"], record.partition, now_s, told))
         reader.unsubscribe()
-        return seen
+        return heard
 
 
 def _partitions(topic: str, count: int) -> list[TopicPartition]:
