@@ -8,8 +8,8 @@ from typing import Any
 
 # sleep(0) only lets other tasks run; it waits for nothing.
 WAITING = re.compile(r"\bsleep\((?!0\))")
-# The engine's tests run in virtual time, where a sleep advances the clock and costs nothing.
-MAY_SLEEP = ("tests/chaos/", "tests/engine/", "tests/tidy/")
+# In virtual time a sleep advances the clock and costs nothing.
+MAY_SLEEP = ("tests/chaos/", "tests/engine/", "tests/simulation/", "tests/tidy/")
 
 
 def test_nothing_sleeps_in_real_time_outside_of_the_chaos_tests(python_sources: list[Any]) -> None:
