@@ -35,6 +35,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="small",
         help="small: what CI has time for; full: the size that the guarantees are shown with",
     )
+    parser.addoption(
+        "--kills",
+        type=int,
+        help="how often the storm of the chaos tests kills a worker, whatever the size",
+    )
 
 
 @pytest.fixture(scope="session")

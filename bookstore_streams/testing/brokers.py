@@ -18,6 +18,7 @@ import base64
 import importlib.util
 import json
 import os
+import random
 import re
 import shutil
 import signal
@@ -28,7 +29,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar, Self
@@ -45,6 +46,8 @@ _POLL_S = 0.05
 _ANSWER_S_MAX = 2.0
 # Kafka hands over its leaderships first: 1 to 3 s on two cores, more while they are busy.
 _STOP_S_MAX = 30.0
+_PORT_MIN = 10_240
+_PORT_TRIES_MAX = 100
 
 _INSTALL_HINT = (
     "install them with `apt-get install default-jre-headless maven` (Debian, Ubuntu) or "
@@ -79,10 +82,10 @@ _PROPERTIES = """\
 process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@{host}:{controller_port}
-listeners=PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller_port}
-advertised.listeners=PLAINTEXT://{host}:{port}
+listeners={listeners},CONTROLLER://{host}:{controller_port}
+advertised.listeners={advertised}
 controller.listener.names=CONTROLLER
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+listener.security.protocol.map={protocols},CONTROLLER:PLAINTEXT
 log.dirs={log_dirs}
 auto.create.topics.enable=false
 offsets.topic.replication.factor=1
@@ -155,7 +158,7 @@ class Broker:
             return
         self.data_dir.mkdir(parents=True, exist_ok=True)
         if self.port is None:
-            self.port = _free_port()
+            self.port = free_port()
         elif _is_taken(self.port):
             raise BrokerUnavailableError(f"port {self.port} on {HOST} is taken: choose another")
         command = self._command(self.port)
@@ -271,20 +274,49 @@ class KafkaBroker(Broker):
     """
 
     kind = "kafka"
-    # 4 to 7 s on two idle cores; CI runs it beside other work.
-    start_s_max = 90.0
+    # 4 to 7 s on two idle cores, 13 s after a kill; CI runs it beside other work.
+    start_s_max = 180.0
+
+    def __init__(
+        self, data_dir: Path, port: int | None = None, properties: Mapping[str, str] | None = None
+    ) -> None:
+        """Make the broker; it is not started yet.
+
+        Args:
+            data_dir: everything it keeps.
+            port: that clients use; None to have one chosen.
+            properties: of `server.properties`, on top of what one node for tests needs.
+        """
+        super().__init__(data_dir, port)
+        self._properties = dict(properties or {})
+        self._doors: dict[int, int] = {}
+
+    def add_door(self, advertised_port: int) -> int:
+        """One more port to listen on, whose clients are told to come to `advertised_port`.
+
+        So a proxy that listens there stays between the broker and whoever came through it.
+        Takes effect at the next start.
+        """
+        port = free_port()
+        self._doors[port] = advertised_port
+        return port
 
     def _command(self, port: int) -> list[str]:
         java = _find_java()
         jars = f"{_fetch_kafka_jars()}/*"
         properties = self.data_dir / "server.properties"
+        doors = [("PLAINTEXT", port, port)]
+        doors += [(f"DOOR{listens}", listens, shown) for listens, shown in self._doors.items()]
         properties.write_text(
             _PROPERTIES.format(
                 host=HOST,
-                port=port,
-                controller_port=_free_port(),
+                listeners=",".join(f"{name}://{HOST}:{listens}" for name, listens, _ in doors),
+                advertised=",".join(f"{name}://{HOST}:{shown}" for name, _, shown in doors),
+                protocols=",".join(f"{name}:PLAINTEXT" for name, _, _ in doors),
+                controller_port=free_port(),
                 log_dirs=self.data_dir / "kafka",
             )
+            + "".join(f"{name}={value}\n" for name, value in self._properties.items())
         )
         if not (self.data_dir / "kafka" / "meta.properties").exists():
             format_storage = ["kafka.tools.StorageTool", "format", f"--cluster-id={_cluster_id()}"]
@@ -366,10 +398,28 @@ def _birth(pid: int) -> str | None:
     return None if state == "Z" else birth
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
+def free_port() -> int:
+    """A port that nobody listens on and that no outgoing connection is given.
+
+    A server that is restarted finds a port of the system's own choice taken now and then: by
+    a client that was given it meanwhile, or by one that tried to reach the server and was
+    connected to itself.
+    """
+    source = random.SystemRandom()
+    for _ in range(_PORT_TRIES_MAX):
+        port = source.randrange(_PORT_MIN, _ephemeral_port_min())
+        if not _is_taken(port):
+            return port
+    raise BrokerUnavailableError(f"no free port found on {HOST} in {_PORT_TRIES_MAX} tries")
+
+
+def _ephemeral_port_min() -> int:
+    """The first port that the system gives to outgoing connections."""
+    try:
+        first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    except FileNotFoundError:
+        return 32_768
+    return first if first > 2 * _PORT_MIN else 65_536
 
 
 def _is_taken(port: int) -> bool:

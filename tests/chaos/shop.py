@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -32,7 +33,10 @@ from aiokafka.structs import OffsetAndMetadata
 
 from bookstore_streams.kafka.journal import partition_of
 from bookstore_streams.testing.brokers import Broker
+from bookstore_streams.testing.brokers import free_port as free_port
 from bookstore_streams.testing.provider import ProviderProcess, start_provider_process
+from tests.chaos.nest import WORKER, Forked, Nest
+from tests.chaos.proxy import Link
 
 ROOT = Path(__file__).parents[2]
 ORDERS = "bookstore.orders"
@@ -108,8 +112,11 @@ class WorkerProcess:
         crashes_ms: when it was found dead by SIGKILL, epoch ms, never before it died.
     """
 
-    def __init__(self, name: str, folder: Path, env: Mapping[str, str]) -> None:
+    def __init__(
+        self, name: str, folder: Path, env: Mapping[str, str], nest: Nest | None = None
+    ) -> None:
         self.name = name
+        self._nest = nest
         self.data_dir = folder / f"data-{name}"
         self.log = folder / f"{name}.log"
         self.trace = folder / f"{name}.trace"
@@ -120,7 +127,7 @@ class WorkerProcess:
             "BOOKSTORE_WEB_PORT": str(self.port),
         }
         self.crashes_ms: list[int] = []
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | Forked | None = None
 
     def start(
         self,
@@ -130,12 +137,15 @@ class WorkerProcess:
         is_traced: bool = False,
         env: Mapping[str, str] | None = None,
     ) -> None:
-        """Start it; with `at` (step of a commit, count) it sends itself the signal `then` there."""
+        """Start it; with `at` (step of a commit, count) it sends itself the signal `then` there.
+
+        In a shop with a nest it is forked, and always traced.
+        """
         assert not self.is_running(), f"{self.name} runs already"
         command = [sys.executable, "-m", "faust", "-A", "bookstore_streams", "worker"]
         extra = dict(env or {})
-        if at is not None or is_traced:
-            command = [sys.executable, str(ROOT / "tests" / "chaos" / "worker.py"), "worker"]
+        if at is not None or is_traced or self._nest is not None:
+            command = [sys.executable, str(WORKER), "worker"]
             self.trace.write_bytes(b"")
             extra["CHAOS_TRACE"] = str(self.trace)
         if at is not None:
@@ -144,6 +154,9 @@ class WorkerProcess:
         with self.log.open("ab") as log:
             log.write(f"--- start {datetime.now(UTC)} {at}\n".encode())
             log.flush()
+            if self._nest is not None:
+                self._process = self._nest.start({**self._env, **extra}, self.log)
+                return
             self._process = subprocess.Popen(
                 command,
                 cwd=ROOT,
@@ -175,7 +188,7 @@ class WorkerProcess:
             with error:
                 return error.code, json.load(error)
 
-    async def is_ready(self, within_s: float = 60.0) -> float:
+    async def is_ready(self, within_s: float = 180.0) -> float:
         """Wait until it says that all its partitions are open; fails when it ends instead."""
 
         async def is_ready() -> bool:
@@ -187,7 +200,7 @@ class WorkerProcess:
 
         return await until(is_ready, within_s, self.tail)
 
-    async def is_up(self, within_s: float = 30.0) -> float:
+    async def is_up(self, within_s: float = 120.0) -> float:
         """Wait until its web server listens: it takes signals and is joining the group."""
         return await until(
             lambda: is_listening(self.port) or not self.is_running(), within_s, self.tail
@@ -202,12 +215,17 @@ class WorkerProcess:
         assert self._process is not None
         self._process.send_signal(number)
 
-    def kill(self) -> None:
-        """End it by SIGKILL; harmless where it has ended."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self.crashes_ms.append(time.time_ns() // 1_000_000)
+    def kill(self) -> int | None:
+        """End it by SIGKILL; harmless where it has ended. Its exit status, None if never started.
+
+        A status of -9 says that it was killed, here or by itself.
+        """
+        if self._process is None:
+            return None
+        self._process.kill()
+        status = self._process.wait()
+        self.crashes_ms.append(time.time_ns() // 1_000_000)
+        return status
 
     def is_stopped(self) -> bool:
         """Whether it is frozen by SIGSTOP."""
@@ -228,9 +246,9 @@ class WorkerProcess:
         process = self._process
         assert process is not None
         await until(lambda: process.poll() is not None, within_s, lambda: self.tail(40))
-        return process.returncode
+        return process.wait()
 
-    async def stop(self, within_s: float = 15.0) -> int:
+    async def stop(self, within_s: float = 60.0) -> int:
         """SIGTERM; the exit status."""
         self.send(signal.SIGTERM)
         return await self.ended(within_s)
@@ -249,6 +267,15 @@ class WorkerProcess:
         _, *found = self.text().split("Traceback (most recent call last):")
         return [text for text in found if "_on_read_task_error" not in text.split("\n[")[0]]
 
+    def has_found_no_broker(self) -> bool:
+        """Whether its last start ended because of the broker, as it may: it is to be started again.
+
+        Faust's own start-up ends with aiokafka's exception where a connection is lost.
+        """
+        started = self.text().rpartition("--- start ")[2]
+        lost = re.search(r"^(Error: .*Kafka|aiokafka\.errors\.)", started, re.MULTILINE)
+        return lost is not None and "InvariantError" not in started
+
     def tail(self, lines: int = 30) -> str:
         """The end of what it printed."""
         return f"{self.name}:\n" + "\n".join(self.text().splitlines()[-lines:])
@@ -264,6 +291,7 @@ class Shop:
         settings: environment names and values on top of the harness's own.
         app_id: of the app; its group starts at the end of what the topics hold already.
         partitions: of every topic; None takes what is there.
+        nest: forks the workers, where there is one.
     """
 
     broker: Broker
@@ -272,6 +300,7 @@ class Shop:
     app_id: str = ""
     partitions: int = 8
     workers: list[WorkerProcess] = field(default_factory=list)
+    nest: Nest | None = None
 
     async def __aenter__(self) -> Self:
         self.app_id = self.app_id or f"shop-{uuid.uuid4().hex[:10]}"
@@ -327,9 +356,12 @@ class Shop:
             **self.settings,
         }
 
-    def worker(self, name: str = "a", env: Mapping[str, str] | None = None) -> WorkerProcess:
-        """A worker that is not started yet; killed at the end of the block."""
-        worker = WorkerProcess(name, self.folder, {**self.env, **(env or {})})
+    def worker(
+        self, name: str = "a", env: Mapping[str, str] | None = None, *, link: Link | None = None
+    ) -> WorkerProcess:
+        """A worker that is not started yet, behind a link or not; ended with the block."""
+        way = {} if link is None else {"BOOKSTORE_BROKER_URL": f"kafka://127.0.0.1:{link.port}"}
+        worker = WorkerProcess(name, self.folder, {**self.env, **way, **(env or {})}, self.nest)
         self.workers.append(worker)
         return worker
 
@@ -419,7 +451,7 @@ class Shop:
         )
         return sent
 
-    async def warm_up(self, *workers: WorkerProcess, within_s: float = 60.0) -> None:
+    async def warm_up(self, *workers: WorkerProcess, within_s: float = 180.0) -> None:
         """Return once every partition handles orders; these ones are not of the test."""
         orders = [self.key_in(number, "warm-up") for number in range(self.partitions)]
         for order_id in orders:
@@ -541,7 +573,7 @@ class Tail:
                         )
                     )
 
-    async def to_end(self, within_s: float = 60.0) -> None:
+    async def to_end(self, within_s: float = 180.0) -> None:
         """Wait until it has passed what is stable now."""
         ends = await self._consumer.end_offsets(self._tps)
 
@@ -602,10 +634,3 @@ def is_listening(port: int) -> bool:
     """Whether somebody on this machine takes connections at this port."""
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
-def free_port() -> int:
-    """A port nobody listens on right now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

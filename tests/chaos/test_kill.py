@@ -21,7 +21,7 @@ MOMENTS = (*STEPS, "working", "starting")
 #: size -> (orders, kills)
 SIZES = {"small": (300, 12), "full": (2_000, 100)}
 # The group notices a killed worker after 6 s; the rest is for a busy machine.
-WORKS_WITHIN_S = 60.0
+WORKS_WITHIN_S = 180.0
 COUNT_MAX = 8
 
 

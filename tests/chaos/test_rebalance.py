@@ -16,7 +16,9 @@ from tests.chaos.shop import WorkerProcess
 
 #: size -> (orders, changes of membership)
 SIZES = {"small": (240, 8), "full": (1_200, 40)}
-LEAVES_WITHIN_S = 10.0
+# Bounds are for a busy machine; nothing here is about how long it takes.
+LEAVES_WITHIN_S = 60.0
+GOES_ON_WITHIN_S = 180.0
 
 
 @pytest.mark.chaos
@@ -57,13 +59,13 @@ async def _come_and_go(broker: Broker, folder: Path, seed: int, count: int, chan
         workers[0].start()
         for _ in range(changes):
             await orders.feed(count // (changes + 1))
-            await orders.progress(5, 60, *workers)
+            await orders.progress(5, GOES_ON_WITHIN_S, *workers)
             await _change(workers, source)
         await orders.feed()
         for worker in workers:
             if not worker.is_running():
                 worker.start()
-        await orders.drained(180, *workers)
+        await orders.drained(GOES_ON_WITHIN_S, *workers)
         for worker in workers:
             assert await worker.stop(LEAVES_WITHIN_S) == 0
         await orders.verdict(workers)
@@ -95,13 +97,13 @@ async def _only_politely(broker: Broker, folder: Path, seed: int, count: int, ch
         stays.start()
         for change in range(changes):
             await orders.feed(count // changes)
-            await orders.progress(count // changes // 2, 60, stays, comes)
+            await orders.progress(count // changes // 2, GOES_ON_WITHIN_S, stays, comes)
             if change % 2:
                 assert await comes.stop(LEAVES_WITHIN_S) == 0
             else:
                 comes.start()
                 await comes.is_up()
-        await orders.drained(60, stays, comes)
+        await orders.drained(GOES_ON_WITHIN_S, stays, comes)
         assert await stays.stop(LEAVES_WITHIN_S) == 0
         if comes.is_running():
             assert await comes.stop(LEAVES_WITHIN_S) == 0

@@ -4,12 +4,14 @@
 CHAOS_STEP names a step of a commit, CHAOS_COUNT the how-manieth time it is taken, CHAOS_SIGNAL
 what happens then (SIGKILL, or SIGSTOP for a worker that freezes there). CHAOS_TRACE names a
 file that gets one byte per commit begun, so that whoever watches knows of work under way.
+"opening" and "opened" are steps, too: a partition begins to recover, and has.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+from typing import Any
 
 from bookstore_streams import app
 
@@ -30,7 +32,17 @@ def probe(step: str) -> None:
             os.kill(os.getpid(), SIGNAL)
 
 
+async def open_and_probe(*args: Any) -> Any:
+    probe("opening")
+    opened = await _open(*args)
+    probe("opened")
+    return opened
+
+
 app.engine.probe = probe
+_backend: Any = app.engine._backend
+_open = _backend.open
+_backend.open = open_and_probe
 
 if __name__ == "__main__":
     app.main()

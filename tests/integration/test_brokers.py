@@ -22,6 +22,7 @@ from bookstore_streams.testing.brokers import (
     EmbeddedBroker,
     KafkaBroker,
     answers,
+    free_port,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -84,7 +85,8 @@ async def read(broker: Broker, topic: str, count: int) -> list[bytes]:
     await consumer.start()
     try:
         consumer.assign([TopicPartition(topic, 0)])
-        async with asyncio.timeout(90):  # a killed Kafka waits out its own session first
+        # A killed Kafka waits out its own session first, and three starts of it may come before.
+        async with asyncio.timeout(240):
             return [(await consumer.getone()).value for _ in range(count)]
     finally:
         await consumer.stop()
@@ -141,6 +143,7 @@ def test_real_kafka_invents_no_topics(kafka: KafkaBroker, unique_name: UniqueNam
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # three starts of a JVM: 85 s were seen on two cores with other work
 @pytest.mark.parametrize("kind", ["embedded", pytest.param("kafka", marks=pytest.mark.kafka)])
 def test_a_broker_keeps_port_and_records_when_restarted_killed_and_paused(
     kind: str, start_broker: StartBroker
@@ -178,7 +181,8 @@ def test_a_broker_keeps_port_and_records_when_restarted_killed_and_paused(
     with socket.create_connection((HOST, port), timeout=2):
         assert not answers(port)
     broker.resume()
-    assert answers(port)
+    # One answer may take longer than a busy machine's first one is waited for.
+    assert any(answers(port) for _ in range(30))
 
 
 def test_a_paused_broker_can_be_stopped(start_broker: StartBroker) -> None:
@@ -204,6 +208,20 @@ def test_a_broker_that_never_answers_is_ended_and_named(tmp_path: Path) -> None:
         broker.start()
 
     assert broker.pid is None
+
+
+@pytest.mark.skipif(
+    not Path("/proc/sys/net/ipv4/ip_local_port_range").exists(), reason="reads /proc"
+)
+def test_a_brokers_port_is_none_that_a_client_may_be_given() -> None:
+    text = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text()
+    first, last = (int(word) for word in text.split())
+
+    for _ in range(20):
+        port = free_port()
+        assert not first <= port <= last
+        with socket.create_server((HOST, port)):
+            pass
 
 
 def test_a_taken_port_is_named_before_anything_starts(tmp_path: Path) -> None:
