@@ -210,8 +210,9 @@ class SimLoop(asyncio.AbstractEventLoop):
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> Handle:
         handle = Handle(callback, args, context)
-        if not handle.process.is_dead:
-            handle.process.ready.append(handle)
+        process = handle.process
+        if not process.is_dead:
+            process.ready.append(handle)
         return handle
 
     def call_later(  # type: ignore[override]
