@@ -83,7 +83,7 @@ def partition_of(account: str, partitions: int) -> int:
 
 
 def record_of(
-    message: Message, padding_bytes: int = 0
+    message: Message, padding_bytes: int = 0, id_prefix: str = ""
 ) -> tuple[bytes, bytes, list[tuple[str, bytes]]]:
     """Key, value and headers as they are written."""
     value: dict[str, str | int] = {
@@ -96,15 +96,16 @@ def record_of(
     return (
         message.account.encode(),
         orjson.dumps(value),
-        [(MESSAGE_ID, message.message_id.encode())],
+        [(MESSAGE_ID, f"{id_prefix}{message.message_id}".encode())],
     )
 
 
 class Filler:
     """Writes one load into topic after topic, from batches that are built once."""
 
-    def __init__(self, servers: str, load: Load) -> None:
+    def __init__(self, servers: str, load: Load, id_prefix: str = "") -> None:
         self._load = load
+        self._id_prefix = id_prefix
         # Not idempotent: no producer id is stamped into a batch, so it can be sent again.
         self._producer = AIOKafkaProducer(
             bootstrap_servers=servers, enable_idempotence=False, max_batch_size=BATCH_BYTES
@@ -115,7 +116,7 @@ class Filler:
         await self._producer.start()
         opened: dict[int, BatchBuilder] = {}
         for message in self._load:
-            key, value, headers = record_of(message, self._load.padding_bytes)
+            key, value, headers = record_of(message, self._load.padding_bytes, self._id_prefix)
             builder = opened.get(message.partition)
             if builder is None or not builder.append(
                 timestamp=None, key=key, value=value, headers=headers
