@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import resource
+import struct
 from collections.abc import Collection
 from pathlib import Path
 
@@ -29,6 +30,11 @@ _NOT_ALLOWED = ("Permission denied", "Read-only file system", "Operation not per
 # RocksDB's own log, at every opening. What it recovered is told nowhere else.
 _MANIFEST = re.compile(r"Recovered from manifest file:.*?manifest_file_number is (\d+)")
 _FAMILY = re.compile(r"Column family \[(.+)\] \(ID \d+\), log number is (\d+)")
+
+# Of RocksDB's log format, in which a MANIFEST and a write-ahead log are written.
+_BLOCK_BYTES = 32 << 10
+_HEADER = struct.Struct("<IHB")  # checksum, length, type
+_RECYCLED_TYPES = range(5, 9)
 
 # Files that one store keeps open; further ones are opened when they are read.
 _OPEN_FILES_MAX = 128
@@ -67,6 +73,7 @@ class StoreResources:
         options.set_write_buffer_size(1 << 20)
         options.set_arena_block_size(32 << 10)
         options.set_max_total_wal_size(16 << 20)
+        options.set_max_manifest_file_size(4 << 20)
         options.set_max_open_files(_OPEN_FILES_MAX)
         options.set_keep_log_file_num(2)
         # Opening would look into every file; only the picking of compactions would gain.
@@ -78,6 +85,27 @@ def is_damage(error: Exception) -> bool:
     """Whether an error of RocksDB tells that what lies on the disk cannot be right."""
     text = str(error)
     return any(word in text for word in _DAMAGE) and not _is_any(text, _DISK_FULL)
+
+
+def endless_file(path: Path) -> str | None:
+    """Name of a damaged file in which RocksDB would read for ever; to be asked before opening.
+
+    One flipped bit makes the type of a record that of a log file used again, which ours never
+    are. RocksDB 9.8 then spins, and rocksdict keeps Python's lock meanwhile, so that the
+    whole worker would stand still.
+    """
+    for file in (*path.glob("MANIFEST-*"), *path.glob("*.log")):
+        raw = file.read_bytes()
+        for block in range(0, len(raw), _BLOCK_BYTES):
+            at, end = block, min(block + _BLOCK_BYTES, len(raw))
+            while at + _HEADER.size <= end:
+                _, length, kind = _HEADER.unpack_from(raw, at)
+                if kind in _RECYCLED_TYPES:
+                    return file.name
+                if kind == length == 0:  # the rest of the block is not written yet
+                    break
+                at += _HEADER.size + length
+    return None
 
 
 def write_ahead_logs(path: Path) -> set[int]:

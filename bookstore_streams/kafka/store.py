@@ -26,6 +26,7 @@ from bookstore_streams.ports import Writes
 from .expiry import Expiry
 from .rocks import (
     StoreResources,
+    endless_file,
     explained,
     is_damage,
     is_in_use,
@@ -304,6 +305,9 @@ class LocalStore:
             left = sorted(f.name for f in self.path.iterdir() if not f.name.startswith(_NO_DATA))
             if left:
                 return f"its file CURRENT is missing beside {left[0]}; look after the disk"
+        endless = endless_file(self.path)
+        if endless is not None:
+            return f"its file {endless} is damaged; look after the disk"
         return None
 
     def _remove(self, reason: str) -> None:
