@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import MODULES
+from benchmarks import MODULES, guard
 from benchmarks.engine.contestants import CONTESTANTS
 from benchmarks.judge import Event, Output, Verdict, judge, model
 from benchmarks.load import Load
@@ -184,6 +184,21 @@ def test_the_judge_sees_an_event_of_an_account_that_had_to_be_silent() -> None:
     del events[silent]
     found = judge(LOAD, everything_committed(), output_of(events), lambda each: each == silent)
     assert found.is_exact
+
+
+def test_a_message_costs_no_more_work_than_its_budget() -> None:
+    """Counted, not timed: the same on every machine. `scripts/bench guard --write` renews it."""
+    allowed = guard.budget()
+    if not sys.version.startswith(f"{allowed['python']}."):
+        pytest.skip(f"instructions were counted on Python {allowed['python']}; others have others")
+    assert guard.overdrawn(guard.found(), allowed) == []
+
+
+def test_the_guard_tells_what_is_above_the_budget() -> None:
+    allowed = {"per_message": {"applied": {"instructions": 1000.0, "calls": 90.0}}}
+    dearer = {"per_message": {"applied": {"instructions": 1000.0, "calls": 92.0}}}
+    assert guard.overdrawn(allowed, allowed) == []
+    assert guard.overdrawn(dearer, allowed) == ["applied: 92 calls a message, 90 allowed"]
 
 
 @pytest.mark.parametrize("arguments", [[], ["nonsense"]])
