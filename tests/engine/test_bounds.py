@@ -181,7 +181,7 @@ async def test_lanes_and_bookkeeping_are_gone_when_everything_is_done(world: Wor
     assert partition.backlog == 0
     assert partition._turns._lanes == {"billing": {}}
     assert not any(partition._lot.holds("billing", f"key-{n}") for n in range(50))
-    assert len(partition._lot._schedule) == 0
+    assert len(partition._lot) == 0
     assert partition._turns._in_flight == {}
     assert not partition._busy
     assert not partition._calls._overdue_at
