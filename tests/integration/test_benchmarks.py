@@ -9,10 +9,11 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks import MODULES, guard
+from benchmarks import MODULES, goals, guard, page, plot, sections
 from benchmarks.engine.contestants import CONTESTANTS
 from benchmarks.judge import Event, Output, Verdict, judge, model
 from benchmarks.load import Load
@@ -61,6 +62,11 @@ def test_a_tiny_run_of_each_benchmark_is_exact(
     assert found["command"].startswith(f"scripts/bench {name} --size tiny")
     assert {"at", "commit", "python", "cpu", "cores", "libraries", "seed", "messages"} <= set(found)
     LOOKS.get(name, lambda found: None)(found)
+    # What the page would say of it.
+    assert sections.SECTIONS[name](found).count("|") > 10
+    for drawn in page.plots_of(name, found).values():
+        ElementTree.fromstring(drawn)
+    assert "| P1 |" in goals.goals({name: found})
 
 
 def look_at_engine(found: dict[str, Any]) -> None:
@@ -199,6 +205,34 @@ def test_the_guard_tells_what_is_above_the_budget() -> None:
     dearer = {"per_message": {"applied": {"instructions": 1000.0, "calls": 92.0}}}
     assert guard.overdrawn(allowed, allowed) == []
     assert guard.overdrawn(dearer, allowed) == ["applied: 92 calls a message, 90 allowed"]
+
+
+def test_the_page_says_what_the_results_say() -> None:
+    assert page.outdated() == [], "run scripts/generate-performance-doc"
+
+
+def test_the_page_takes_the_newest_result_that_is_large_enough(tmp_path: Path) -> None:
+    kept = [
+        ("latency-a", {"at": "2026-01-02", "size": "quick"}),
+        ("latency-b", {"at": "2026-01-01", "size": "full"}),
+        ("latency-c", {"at": "2026-01-03", "size": "tiny"}),
+        ("engine-of-the-first-layout", {"at": "2026-01-03"}),
+    ]
+    for name, result in kept:
+        whole = {"benchmark": name.partition("-")[0], **result}
+        (tmp_path / f"{name}.json").write_text(json.dumps(whole))
+    assert {name: file for name, (file, _) in page.newest(tmp_path).items()} == {
+        "latency": "latency-a.json"
+    }
+
+
+def test_a_plot_is_the_same_each_time_and_well_formed() -> None:
+    shown = [plot.Bar("a & b", 3, "3", "ours", 2, 4), plot.Bar("", 1, "1", "theirs")]
+    drawn = plot.bars("Title", shown)
+    assert drawn == plot.bars("Title", shown)
+    ElementTree.fromstring(drawn)
+    line = plot.Line("x", [(0, 1.0), (1_000_000, 0.5)])
+    ElementTree.fromstring(plot.lines("Title", "keys", "messages/s", [line]))
 
 
 @pytest.mark.parametrize("arguments", [[], ["nonsense"]])
