@@ -21,10 +21,17 @@ from .staging import Staging
 
 # Messages that may finish while a commit is under way, in commits.
 FINISHED_FACTOR = 2
+# A commit of so many steps is followed by a rest of twice its own duration, one of twice as many
+# by three times, and so on up to the interval: a few messages leave at once, and under load the
+# loop has more to do than to commit.
+STEPS_PER_REST = 64
 
 
 class Committer:
-    """Begins a commit as soon as something is finished, but at most once an interval.
+    """Begins a commit when there is nothing else to do, and at the latest after an interval.
+
+    After each commit it rests, at least as long as that commit took, so that commits never
+    take more than half of the time.
 
     Attributes:
         is_broken: whether a commit has not come to its end; nothing is committed any more.
@@ -53,11 +60,14 @@ class Committer:
         self._finished = 0
         self._is_closing = False
         self._has_work = asyncio.Event()
+        # Much is finished: commit at once. Something is, and nothing else is to be done: commit
+        # after the rest.
         self._is_full = asyncio.Event()
+        self._is_due = asyncio.Event()
         self._has_room = asyncio.Event()
         self._has_room.set()
         self._lock = asyncio.Lock()
-        self._last_s = 0.0
+        self._rest_until_s = 0.0
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -71,8 +81,14 @@ class Committer:
             self._has_work.set()
         if self._finished >= self._limits.commit_messages_max:
             self._is_full.set()
+            self._is_due.set()
             if self._finished >= self._finished_max:
                 self._has_room.clear()
+
+    def nothing_to_do(self) -> None:
+        """A worker task has found nothing to do: what is finished need not wait for more."""
+        if self._finished:
+            self._is_due.set()
 
     @property
     def is_behind(self) -> bool:
@@ -90,7 +106,7 @@ class Committer:
             wait_s: how long it gets; one that takes longer is cut off, and the rest is broken.
         """
         self._is_closing = True
-        for event in (self._has_work, self._is_full, self._has_room):
+        for event in (self._has_work, self._is_full, self._is_due, self._has_room):
             event.set()
         if self._task is not None:
             await asyncio.wait([self._task], timeout=wait_s)
@@ -107,9 +123,10 @@ class Committer:
                 return
             self._has_work.clear()
             self._is_full.clear()
-            self._finished = 0
+            self._is_due.clear()
+            steps, self._finished = self._finished, 0
             self._has_room.set()
-            self._last_s = time.monotonic()
+            began_s = time.monotonic()
             marks = {
                 topic: mark
                 for topic, watermark in self._watermarks.items()
@@ -123,6 +140,8 @@ class Committer:
                     self.is_broken = True
                     raise
             self._staging.landed()
+            ended_s = time.monotonic()
+            self._rest_until_s = ended_s + (ended_s - began_s) * (1 + steps / STEPS_PER_REST)
 
     async def _land(self, batch: Batch) -> None:
         self._probe("before-transaction")
@@ -136,10 +155,9 @@ class Committer:
         interval_s = self._limits.commit_interval_ms / 1000
         while True:
             await self._has_work.wait()
-            wait_s = self._last_s + interval_s - time.monotonic()
-            if wait_s > 0 and not self._is_full.is_set():
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._is_full.wait(), wait_s)
+            latest_s = time.monotonic() + interval_s
+            await _wait(self._is_full, min(self._rest_until_s, latest_s))
+            await _wait(self._is_due, latest_s)
             if self._is_closing or self.is_broken:
                 return  # the last commit, if any, is made by whoever closes
             try:
@@ -147,3 +165,10 @@ class Committer:
             except Exception as error:
                 self._on_failure(error)
                 return
+
+
+async def _wait(event: asyncio.Event, until_s: float) -> None:
+    """Wait for an event, but not beyond this monotonic time."""
+    if not event.is_set() and (left_s := until_s - time.monotonic()) > 0:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(event.wait(), left_s)

@@ -278,6 +278,7 @@ class Partition:
                 continue
             next_up = queue.next()
             if next_up is None:
+                committer.nothing_to_do()
                 await queue.wait()
                 continue
             try:

@@ -82,6 +82,10 @@ class Gate:
         self.opened.set()
 
 
+# Longer than any test with a commit that rests.
+REST_S = 30.0
+
+
 class World:
     """An imaginary cluster, its workers, and what their handlers saw.
 
@@ -177,6 +181,18 @@ class World:
         worker.start()
         await until(worker.engine.is_ready)
         return worker
+
+    async def let_commits_rest(self, worker: MemoryWorker, message_id: str = "a1") -> None:
+        """Let the next message's commit take `REST_S`: it is followed by as long a rest.
+
+        Unless the commit interval is shorter; what is finished in the rest waits for its end.
+        """
+        hold = worker.backend.faults.hold("commit")
+        self.send("A", message_id)
+        await hold.reached.wait()
+        await asyncio.sleep(REST_S)
+        hold.let_go()
+        await self.until_applied(message_id)
 
     def gate(self, message_id: str) -> Gate:
         """Let the next call of a message wait."""

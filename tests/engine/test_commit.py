@@ -261,20 +261,54 @@ async def test_messages_that_finish_together_share_a_transaction(world: World) -
     await worker.stop()
 
 
-async def test_a_full_batch_is_committed_without_waiting_for_the_interval(world: World) -> None:
-    worker = await world.start(commit_interval_ms=600_000, commit_messages_max=10)
-    world.send("A", "first")
-    await world.until_applied("first")
+async def test_a_full_batch_is_committed_without_waiting_for_rest_or_interval(
+    world: World,
+) -> None:
+    worker = await world.start(commit_interval_ms=20_000, commit_messages_max=10)
+    await world.let_commits_rest(worker, "first")
+    began_ms = world.clock.now_ms()
     for n in range(10):
         world.send(f"key-{n}", f"m{n}")
     await world.until_applied(*(f"m{n}" for n in range(10)))
-    assert world.clock.now_ms() - world.calls[0].at_ms < 1_000
+    assert world.clock.now_ms() - began_ms < 1_000
+    await worker.stop()
+
+
+async def test_what_is_finished_in_the_rest_after_a_commit_waits_for_its_end(world: World) -> None:
+    """A commit that took long is followed by as long a rest, but never more than the interval."""
+    worker = await world.start(commit_interval_ms=20_000)
+    await world.let_commits_rest(worker, "first")
     world.send("A", "last")
     await until(lambda: world.called()[-1] == "last")
-    await until(lambda: world.clock.now_ms() - world.calls[-1].at_ms > 30_000)
+    await asyncio.sleep(19)
     assert "last" not in world.effects()
-    await worker.stop()
+    await asyncio.sleep(2)
     assert "last" in world.effects()
+    await worker.stop()
+
+
+async def test_a_message_with_nothing_behind_it_is_committed_at_once(world: World) -> None:
+    worker = await world.start(commit_interval_ms=20_000)
+    for n in range(5):
+        world.send("A", f"a{n}")
+        began_ms = world.clock.now_ms()
+        await world.until_applied(f"a{n}")
+        assert world.clock.now_ms() - began_ms < 1_000
+    await worker.stop()
+
+
+async def test_while_handlers_wait_in_every_task_a_commit_comes_after_the_interval(
+    world: World,
+) -> None:
+    world.gate("b1")
+    worker = await world.start(concurrency=1, commit_interval_ms=20_000)
+    world.send("A", "a1")
+    world.send("B", "b1")
+    await until(lambda: world.called() == ["a1", "b1"])
+    await asyncio.sleep(18)
+    assert world.effects() == {}
+    await world.until_applied("a1")
+    await worker.stop()
 
 
 async def test_nothing_is_committed_while_nothing_is_done(world: World) -> None:

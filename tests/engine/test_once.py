@@ -146,6 +146,7 @@ async def test_the_copy_of_a_message_that_waits_longer_than_the_inbox_keeps_rows
     world.clock.shift_ms += 60_001
     world.send("A", "a1")
     await until(lambda: world.offset() == 2)
+    await asyncio.sleep(1)  # a clock that is set forward is noticed within a minute
     await world.until_applied("a1")
     await until(lambda: world.parked("A") is None)
     assert world.effects() == {"a1": 1}

@@ -71,7 +71,7 @@ async def test_a_running_handler_ends_and_is_committed_before_the_group_is_joine
     world: World,
 ) -> None:
     gate = world.gate("a1")
-    worker = await world.start(concurrency=1, commit_interval_ms=600_000)
+    worker = await world.start(concurrency=1, commit_interval_ms=20_000)
     for message_id, key in (("a1", "A"), ("a2", "A"), ("b1", "B")):
         world.send(key, message_id)
     await gate.reached.wait()
@@ -187,9 +187,8 @@ async def test_what_is_opening_is_not_opened_before_the_group_has_decided(
 async def test_what_breaks_meanwhile_is_not_opened_before_the_group_has_decided(
     world: World,
 ) -> None:
-    worker = await world.start(commit_interval_ms=600_000)
-    world.send("A", "a1")
-    await world.until_applied("a1")
+    worker = await world.start(commit_interval_ms=20_000)
+    await world.let_commits_rest(worker, "a1")
     world.send("A", "a2")
     await until(lambda: len(world.ended) == 2)
     steps = opened(worker)
