@@ -23,6 +23,7 @@ from .backend import KafkaBackend
 from .clock import SystemClock
 from .connection import credentials
 from .directory import DataDirectory
+from .lineage import lineage
 from .table import TransactionalTable, TransactionalTableManager
 from .topics import TopicSpec, ensure_topics
 from .transport import Transport
@@ -247,6 +248,8 @@ class App(faust.App):
         """
         self.directory.claim()
         await ensure_topics(self.topic_specs(), self.settings.broker)
+        if changelogs := self.changelogs().values():
+            self.directory.bind((await lineage(changelogs, self.settings.broker)).cluster)
 
     def _on_fatal(self, error: BaseException) -> None:
         self.loop.create_task(self.crash(error))

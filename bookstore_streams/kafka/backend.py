@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Protocol
@@ -11,8 +12,13 @@ from bookstore_streams.settings import Settings
 
 from .connection import translated
 from .journal import KafkaJournal
-from .recovery import recover
-from .store import LocalStore, StoreResources
+from .recovery import Recovery
+from .rocks import StoreResources
+from .store import LocalStore
+
+# Producers that start at the same time: each makes two connections and asks the broker for its
+# id, and one that waits too long for that has failed.
+STARTS_MAX = 16
 
 
 class SourceConsumer(Protocol):
@@ -54,6 +60,8 @@ class KafkaBackend:
         self._changelogs = changelogs
         self._consumer = consumer
         self._resources: StoreResources | None = None
+        self._recovery = Recovery(settings.broker)
+        self._starts = asyncio.Semaphore(STARTS_MAX)
 
     def has_lease(self) -> bool:
         """Whether the group still counts this worker as alive."""
@@ -63,29 +71,40 @@ class KafkaBackend:
         self, number: int, topics: Iterable[str], on_progress: Callable[[int, int], None]
     ) -> tuple[KafkaJournal, dict[str, int]]:
         """Fence the former owner, recover, and say where each topic goes on."""
-        changelogs = self._changelogs()
+        changelogs, sources = self._changelogs(), tuple(topics)
         journal = KafkaJournal(self._settings, number, changelogs)
+        fencing = asyncio.create_task(self._fence(journal))
         try:
-            await journal.start()
-            journal.store = self._open_store(number, changelogs)
-            sources = tuple(topics)
-            arguments = changelogs, number, sources, self._settings.broker, on_progress
-            try:
-                first = await recover(journal.store, *arguments)
-            except StaleRecordError as error:
-                journal.store.reset(str(error))
-                first = await recover(journal.store, *arguments)
+            async with self._recovery.reader(
+                changelogs.values(), sources, self._settings.topics.partitions
+            ) as reader:
+                await fencing
+                journal.store = self._open_store(number, changelogs)
+                ids = reader.ids
+                journal.store.follow({t: ids[c] for t, c in changelogs.items() if c in ids})
+                arguments = journal.store, changelogs, number, sources, on_progress
+                try:
+                    first = await reader.recover(*arguments)
+                except StaleRecordError as error:
+                    journal.store.reset(str(error))
+                    first = await reader.recover(*arguments)
             # Only after fencing: the former owner can no longer move these offsets.
             committed = await self._consumer().committed_offsets(number, sources)
             # Retention may have removed what was committed next.
             offsets = {t: max(committed.get(t, 0), first[t]) for t in sources}
             await self._consumer().seek_all(number, offsets)
         except BaseException as error:
+            fencing.cancel()
+            await asyncio.gather(fencing, return_exceptions=True)
             await journal.close()
             if isinstance(error, BookstoreError) or not isinstance(error, Exception):
                 raise
             raise translated(error, f"opening partition {number}") from error
         return journal, offsets
+
+    async def _fence(self, journal: KafkaJournal) -> None:
+        async with self._starts:
+            await journal.start()
 
     def _open_store(self, number: int, changelogs: dict[str, str]) -> LocalStore:
         store = self._settings.store

@@ -16,6 +16,8 @@ from click.core import ParameterSource
 
 from bookstore_streams.errors import BookstoreError, ConfigError
 
+from .noise import keep_out
+
 if TYPE_CHECKING:
     from .app import App
 
@@ -44,6 +46,7 @@ class Worker(faust.Worker):
         # Python prints a library's warnings where nothing is set up for logging, as until Faust
         # runs; what they tell stands in our own message.
         logging.getLogger("aiokafka").addHandler(logging.NullHandler())
+        keep_out()
         # Faust handles signals once it runs; until then there is nothing to drain.
         signal.signal(signal.SIGTERM, _leave)
         try:

@@ -54,9 +54,9 @@ class BrokerSettings:
         within=Range(6_000, 1_800_000, "ms"),
     )
     heartbeat_interval_ms: int = setting(
-        3_000,
-        "Time between two heartbeats to the group's coordinator.",
-        "Fewer requests, but fewer chances to be heard within a session.",
+        1_000,
+        "Time between two heartbeats to the group's coordinator; their answers tell of rebalances.",
+        "Fewer requests, but rebalances wait longer, and fewer chances to be heard in a session.",
         within=Range(100, 900_000, "ms"),
     )
     request_timeout_ms: int = setting(

@@ -28,6 +28,7 @@ import pytest
 import venusian
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.client import AIOKafkaClient
 from aiokafka.consumer.fetcher import Fetcher
 from aiokafka.consumer.group_coordinator import (
     GroupCoordinator,
@@ -144,6 +145,9 @@ CALLED: list[tuple[Callable[..., Any], tuple[str, ...]]] = [
     (Fetcher._create_fetch_waiter, ()),
     (AIOKafkaConsumer.committed, ("partition",)),
     (AIOKafkaConsumer.seek_to_committed, ("partitions",)),
+    (AIOKafkaConsumer.pause, ("partitions",)),
+    (AIOKafkaClient.set_topics, ("topics",)),
+    (AIOKafkaClient.force_metadata_update, ()),
     (AIOKafkaProducer.create_batch, ()),
     (AIOKafkaProducer.send_batch, ("batch", "topic", "partition")),
     (AIOKafkaProducer.send_offsets_to_transaction, ("offsets", "group_id")),
