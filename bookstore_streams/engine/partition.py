@@ -12,10 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import orjson
-
-from bookstore_streams.core.decide import resume
-from bookstore_streams.core.parking import ParkedKey, split_parked_key
+from bookstore_streams.core.parking import split_parked_key
 from bookstore_streams.core.watermark import Watermark
 from bookstore_streams.ports import Clock, Journal, Probe, Record
 
@@ -26,7 +23,7 @@ from .consumer import Consumer
 from .hold import Hold
 from .lanes import RunQueue
 from .limits import Limits
-from .parking_lot import ParkingLot
+from .parking_lot import ParkingLot, due_ms_of
 from .staging import Staging
 from .tables import PARKED_KEYS
 from .turns import Turns
@@ -130,22 +127,30 @@ class Partition:
 
     def start(self) -> None:
         """Schedule the parked keys, then begin to work."""
-        now_ms = self._clock.now_ms()
+        parked: dict[str, list[tuple[str, int | None]]] = {name: [] for name in self._consumers}
+        orphans: Counter[str] = Counter()
         for row_key, raw in self._store.scan(PARKED_KEYS):
             name, key = split_parked_key(row_key)
-            if name in self._consumers:
-                parked = ParkedKey.from_row(orjson.loads(raw))
-                self._lot.keep(name, key, resume(parked, now_ms))
+            if name in parked:
+                parked[name].append((key, due_ms_of(raw)))
             else:
-                self._counters[f"{name}:parked_without_consumer"] += 1
-                log.warning(
-                    "Key %r is parked for consumer %r, which this app does not have: it waits "
-                    "until there is one again.",
-                    key,
-                    name,
-                )
+                orphans[name] += 1
+        for name, keys in parked.items():
+            self._lot.fill(name, keys)
+        for name, count in orphans.items():
+            self._counters[f"{name}:parked_without_consumer"] += count
+            log.warning(
+                "%s keys are parked for consumer %r, which this app does not have: they wait "
+                "until there is one again.",
+                count,
+                name,
+            )
         self._tasks = [asyncio.create_task(self._work()) for _ in range(self._limits.concurrency)]
-        self._tasks.append(asyncio.create_task(self._keep(self._lot.wake(self._turns.on_due))))
+        self._tasks.append(
+            asyncio.create_task(
+                self._keep(self._lot.wake(self._turns.on_due, self._turns.has_room))
+            )
+        )
         self._tasks.append(asyncio.create_task(self._keep(self._calls.watch())))
         self._committer.start()
 

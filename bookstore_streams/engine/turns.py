@@ -34,6 +34,9 @@ from .parking_lot import ParkingLot
 from .staging import Staging
 from .tables import INBOX, PARKED_MESSAGES
 
+# Lanes at which no more due keys are taken: each holds the state of its key in memory.
+LANES_MAX = 2_000
+
 _ARRIVED = Arrived()
 
 
@@ -67,6 +70,9 @@ class Turns:
         self._inbox_retention_ms = limits.inbox_retention_ms
         self._clock = clock
         self._counters = counters
+        # The core orders the first attempt of every message by the same object.
+        self._first: Attempt | None = None
+        self._first_succeeded: Succeeded | None = None
 
     def is_running(self, consumer: str, key: str) -> bool:
         """Whether a parked key is being tried right now."""
@@ -103,6 +109,10 @@ class Turns:
             return None
         lane.is_busy = True
         return lane
+
+    def has_room(self) -> bool:
+        """Whether more due keys can be taken."""
+        return sum(map(len, self._lanes.values())) < LANES_MAX
 
     def on_due(self, keys: Iterable[tuple[str, str]]) -> None:
         """The time of parked keys has come: (consumer, key)."""
@@ -147,7 +157,9 @@ class Turns:
             turn.attempt, turn.begun, turn.round_started_ms = attempt, context, now_ms
             self._in_flight[identity] = []
             return False
-        decision = decide(None, Succeeded(attempt), now_ms, consumer.policy)
+        if attempt is not self._first or self._first_succeeded is None:
+            self._first, self._first_succeeded = attempt, Succeeded(attempt)
+        decision = decide(None, self._first_succeeded, now_ms, consumer.policy)
         self._carry_out.apply(turn, decision, context, now_ms)
         self._committer.finish()
         return True
