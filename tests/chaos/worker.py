@@ -4,13 +4,17 @@
 CHAOS_STEP names a step of a commit, CHAOS_COUNT the how-manieth time it is taken, CHAOS_SIGNAL
 what happens then (SIGKILL, or SIGSTOP for a worker that freezes there). CHAOS_TRACE names a
 file that gets one byte per commit begun, so that whoever watches knows of work under way.
-"opening" and "opened" are steps, too: a partition begins to recover, and has.
+"opening" and "opened" are steps, too: a partition begins to recover, and has. CHAOS_CLOCK
+names a file with a number, eight bytes: so many nanoseconds the wall clock is ahead. Whoever
+writes it sets the clock of the running worker; the monotonic clock goes on as it does.
 """
 
 from __future__ import annotations
 
+import mmap
 import os
 import signal
+import time
 from typing import Any
 
 from bookstore_streams import app
@@ -18,6 +22,7 @@ from bookstore_streams import app
 STEP = os.environ.get("CHAOS_STEP")
 SIGNAL = signal.Signals[os.environ.get("CHAOS_SIGNAL", "SIGKILL")]
 TRACE = os.environ.get("CHAOS_TRACE")
+CLOCK = os.environ.get("CHAOS_CLOCK")
 _left = int(os.environ.get("CHAOS_COUNT", "1"))
 
 
@@ -32,6 +37,14 @@ def probe(step: str) -> None:
             os.kill(os.getpid(), SIGNAL)
 
 
+def set_clock_by(name: str) -> None:
+    file = os.open(name, os.O_RDWR)
+    ahead_ns = memoryview(mmap.mmap(file, 8)).cast("q")
+    real_ns = time.time_ns
+    time.time_ns = lambda: real_ns() + ahead_ns[0]
+    time.time = lambda: time.time_ns() / 1e9
+
+
 async def open_and_probe(*args: Any) -> Any:
     probe("opening")
     opened = await _open(*args)
@@ -43,6 +56,9 @@ app.engine.probe = probe
 _backend: Any = app.engine._backend
 _open = _backend.open
 _backend.open = open_and_probe
+
+if CLOCK is not None:
+    set_clock_by(CLOCK)
 
 if __name__ == "__main__":
     app.main()
