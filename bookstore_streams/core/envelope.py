@@ -232,7 +232,12 @@ def message_id(headers: Headers) -> str | None:
             own = value
         elif name == CE_ID:
             cloud = value
-    return _text(own) or _text(cloud)
+    if own:
+        try:
+            return own.decode()
+        except UnicodeDecodeError:
+            pass
+    return _text(cloud)
 
 
 def replay_id(headers: Headers) -> str | None:
