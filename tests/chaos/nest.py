@@ -20,6 +20,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn, Self
@@ -33,15 +34,22 @@ POLL_S = 0.02
 class Forked:
     """A process of a nest, in the terms of `subprocess.Popen`."""
 
-    def __init__(self, pid: int, status: Path) -> None:
+    def __init__(self, pid: int, status: Path, nest: subprocess.Popen[str]) -> None:
         self.pid = pid
         self.returncode: int | None = None
         self._status = status
+        self._nest = nest
 
     def poll(self) -> int | None:
         """Its exit status, negative for a signal; None while it runs."""
-        if self.returncode is None and self._status.exists():
-            self.returncode = int(self._status.read_text())
+        if self.returncode is None:
+            is_alone = self._nest.poll() is not None
+            if self._status.exists():
+                self.returncode = int(self._status.read_text())
+            elif is_alone:
+                with suppress(ProcessLookupError):
+                    os.kill(self.pid, signal.SIGKILL)
+                raise RuntimeError("the nest has ended before its workers; see nest.log")
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
@@ -100,7 +108,7 @@ class Nest:
         self._process.stdin.flush()
         answer = self._process.stdout.readline()
         assert answer, (self._folder / "nest.log").read_text()
-        return Forked(int(answer), status)
+        return Forked(int(answer), status, self._process)
 
     def __exit__(
         self,
@@ -118,14 +126,18 @@ def main() -> None:
     gc.collect()
     gc.freeze()
     files: dict[int, Path] = {}
+    ended: dict[int, int] = {}
 
     def reap(*_: object) -> None:
-        for pid in list(files):
-            ended, status = os.waitpid(pid, os.WNOHANG)
-            if ended:
-                file = files.pop(pid)
+        """Interrupts anything, itself included: each step happens once, whoever comes first."""
+        with suppress(ChildProcessError):
+            while (child := os.waitpid(-1, os.WNOHANG))[0]:
+                ended[child[0]] = os.waitstatus_to_exitcode(child[1])
+        for pid in [pid for pid in list(ended) if pid in files]:
+            file, status = files.pop(pid, None), ended.pop(pid, None)
+            if file is not None and status is not None:
                 half = file.with_suffix(".half")
-                half.write_text(str(os.waitstatus_to_exitcode(status)))
+                half.write_text(str(status))
                 half.rename(file)
 
     signal.signal(signal.SIGCHLD, reap)
