@@ -27,7 +27,17 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes at once")
     parser.add_argument("--failures", type=int, default=1, help="stop after so many (default: 1)")
+    parser.add_argument(
+        "--mutants",
+        nargs="*",
+        metavar="NAME",
+        help="run wrong versions of the code instead, all or these; each must be found out",
+    )
     given = parser.parse_args(arguments)
+    if given.mutants is not None:
+        from tests.simulation.mutants.run import run_mutants
+
+        return run_mutants(given.mutants, given.jobs, given.histories)
     if given.seed is not None and given.histories is None:
         return repeat(given.seed)
     return run(given.seed or 0, given.histories or 20_000, given.jobs, given.failures)

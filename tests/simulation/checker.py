@@ -353,6 +353,9 @@ class Judge:
         at_ms, attempt, message_id, _ = row["history"][-1]
         if row["doom"] is not None:
             return
+        in_round_max = 1 + consumer.spec.policy.immediate_attempts
+        if not row["rounds"] <= row["attempts"] <= row["rounds"] * in_round_max:
+            raise Violation("attempts", f"{message_id} had {row['attempts']} in {row['rounds']}")
         asked_ms = consumer.asked_for[message_id, attempt, at_ms]
         wait_ms = row["due_ms"] - at_ms
         self._check_backoff(consumer, message_id, row["rounds"], wait_ms, asked_ms)

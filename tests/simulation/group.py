@@ -1,14 +1,15 @@
 """The group as the broker keeps it: who is a member, who is heard of, who has which partition.
 
 As in Kafka's classic protocol, everybody gives back before anybody takes: all partitions
-(eager) or those that move. A member that is not heard of for a session timeout is counted
-out; until then a rebalance waits for it.
+(eager), those that move (cooperative), or none but stands still (pause). A member that is
+not heard of for a session timeout is counted out; until then a rebalance waits for it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from tests.simulation.log import Gone, Heard, Silent
@@ -38,6 +39,7 @@ class Group:
         self._random = random.Random(world.random.random())
         self._wanted = asyncio.Event()
         self._is_shuffling = False
+        self._generation = 0
         self._session_s = world.shape.session_timeout_ms / 1000
         world.loop.spawn(world.loop.world, self._coordinate())
 
@@ -101,7 +103,7 @@ class Group:
     async def _rejoin(self, worker: Worker) -> None:
         """What a member does that learns that it was counted out."""
         if worker.numbers:
-            await worker.release(worker.numbers)
+            await _in_turn(worker, worker.release, worker.numbers)
         await asyncio.sleep(REJOIN_S)
         if not worker.is_member:
             self._is_heard(worker)
@@ -113,6 +115,7 @@ class Group:
 
     def _forget(self, worker: Worker) -> None:
         worker.is_member = False
+        worker.generation = -1
         if worker in self.members:
             self.members.remove(worker)
         if not worker.gone.done():
@@ -134,25 +137,49 @@ class Group:
             if self.is_over:
                 return
             target = self._assignment()
-            is_eager = self._world.shape.is_eager
-            leaving = []
-            for worker in list(self.members):
-                kept = set() if is_eager else target.get(worker.name, set())
-                given_back = worker.numbers - kept
-                if given_back or worker.process.is_frozen or worker.process.is_dead:
-                    task = self._world.loop.spawn(worker.process, worker.release(given_back))
-                    leaving.append((worker, task))
-            for worker, task in leaving:
+            for worker, task in self._revoke(target):
                 await asyncio.wait([task, worker.gone], return_when=asyncio.FIRST_COMPLETED)
+            self._generation += 1
             for worker in list(self.members):
-                taken = target.get(worker.name, set()) - worker.numbers
-                if taken:
-                    worker.numbers |= taken
-                    self._world.loop.spawn(worker.process, self._assign(worker, taken))
+                if worker.name in target:
+                    self._give(worker, target[worker.name])
 
-    async def _assign(self, worker: Worker, numbers: set[int]) -> None:
-        # Also when it was counted out meanwhile: it does not know that yet.
-        worker.engine.assign(dict.fromkeys(sorted(numbers), worker.engine.topics))
+    def _revoke(self, target: dict[str, set[int]]) -> list[tuple[Worker, asyncio.Task[None]]]:
+        """Begin to take back what may move; members and what they do about it."""
+        rebalance, revoking = self._world.shape.rebalance, []
+        for worker in list(self.members):
+            numbers = set(worker.numbers)
+            if rebalance == "cooperative":
+                numbers -= target[worker.name]
+            if not numbers and not (worker.process.is_frozen or worker.process.is_dead):
+                continue
+            give_back = worker.engine.pause if rebalance == "pause" else worker.release
+            task = self._world.loop.spawn(worker.process, _in_turn(worker, give_back, numbers))
+            revoking.append((worker, task))
+        return revoking
+
+    def _give(self, worker: Worker, numbers: set[int]) -> None:
+        is_unbroken = worker.generation == self._generation - 1
+        worker.generation = self._generation
+        taken = numbers - worker.numbers
+        if self._world.shape.rebalance == "pause":
+            worker.numbers = set(numbers)
+            given = numbers
+        else:
+            worker.numbers |= taken
+            given = taken
+        if given or worker.engine.status():
+            giving = self._assign(worker, given, is_unbroken)
+            self._world.loop.spawn(worker.process, giving)
+
+    async def _assign(self, worker: Worker, numbers: set[int], is_unbroken: bool) -> None:
+        async with worker.joining:
+            # Not everybody hears at the same time what the group has decided.
+            await asyncio.sleep(self._world.draw_delay_s())
+            # Also when it was counted out meanwhile: it does not know that yet.
+            given = dict.fromkeys(sorted(numbers), worker.engine.topics)
+            worker.engine.assign(given, is_unbroken=is_unbroken)
+            worker.news.set()
 
     def _assignment(self) -> dict[str, set[int]]:
         """Worker name -> partitions; those that stay do so unless it is shuffled."""
@@ -170,3 +197,11 @@ class Group:
             target[name].add(number)
         self._is_shuffling = False
         return target
+
+
+async def _in_turn(
+    worker: Worker, what: Callable[[set[int]], Awaitable[None]], numbers: set[int]
+) -> None:
+    """A client does one thing after another with what the group tells it."""
+    async with worker.joining:
+        await what(numbers)

@@ -56,7 +56,7 @@ class Shape:
     session_timeout_ms: int
     handler_timeout_ms: int
     commit_timeout_ms: int
-    is_eager: bool
+    rebalance: str
     has_fine_sends: bool
     records_max: int
     latency_ms: int
@@ -96,7 +96,7 @@ def draw_shape(draw: random.Random) -> Shape:
         session_timeout_ms=pick((300, 1_000)),
         handler_timeout_ms=pick((300, 3_000, 3_000)),
         commit_timeout_ms=pick((200, 1_000)),
-        is_eager=chance() < 0.5,
+        rebalance=pick(("pause", "pause", "eager", "cooperative")),
         has_fine_sends=chance() < 0.3,
         records_max=pick((1, 2, 500, 500)),
         latency_ms=pick((0, 1, 5, 40)),

@@ -102,6 +102,8 @@ def run_many(
     jobs: int,
     *,
     failures_max: int = 1,
+    batch: int = BATCH,
+    batch_s_max: float = BATCH_S_MAX,
     on_progress: Callable[[Report], None] = lambda report: None,
 ) -> Report:
     """Live through seeds `first` to `first + histories - 1`.
@@ -111,11 +113,13 @@ def run_many(
         histories: how many.
         jobs: processes at once.
         failures_max: after so many no further batch is begun.
+        batch: histories of one child.
+        batch_s_max: seconds after which a child hangs.
         on_progress: called after each batch.
     """
     prepare()
     total = Report()
-    batches = iter(range(first, first + histories, BATCH))
+    batches = iter(range(first, first + histories, batch))
     end = first + histories
     children: dict[int, _Child] = {}
     while True:
@@ -123,7 +127,7 @@ def run_many(
             start = next(batches, None)
             if start is None:
                 break
-            child = _Child(range(start, min(start + BATCH, end)))
+            child = _Child(range(start, min(start + batch, end)), batch_s_max)
             children[child.pipe] = child
         if not children:
             return total
@@ -148,10 +152,10 @@ def _readable(children: dict[int, _Child]) -> Iterator[int]:
 class _Child:
     """A batch in a process of its own."""
 
-    def __init__(self, seeds: range) -> None:
+    def __init__(self, seeds: range, s_max: float) -> None:
         self._seeds = seeds
         self._data = b""
-        self.ends_s = time.monotonic() + BATCH_S_MAX
+        self.ends_s = time.monotonic() + s_max
         sys.stdout.flush()
         sys.stderr.flush()
         self.pipe, write = os.pipe()

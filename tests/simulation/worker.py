@@ -34,7 +34,9 @@ class Worker:
         is_member: whether the group counts it in.
         gone: done once the group waits for it no more.
         numbers: partitions that the group gave to it.
+        generation: of the group, in which it was given them; -1 in none.
         fatal: what stopped it for good.
+        joining: held by whoever follows what the group says.
     """
 
     def __init__(self, world: World, name: str, disk: Disk) -> None:
@@ -49,7 +51,9 @@ class Worker:
         self.is_member = False
         self.gone: asyncio.Future[None] = world.loop.create_future()
         self.numbers: set[int] = set()
+        self.generation = -1
         self.fatal: BaseException | None = None
+        self.joining = asyncio.Lock()
         self.news = asyncio.Event()
         self._records_max = world.shape.records_max
         self._random = random.Random(world.random.random())

@@ -203,6 +203,10 @@ class World:
             return 0.0
         return self._latency() * self.shape.latency_ms / 1000
 
+    def draw_delay_s(self) -> float:
+        """How much later than others somebody hears of something, in seconds."""
+        return 0.0 if self._latency() < 0.6 else self._latency() * 0.1
+
     def later(self, delay_s: float, what: Callable[[], object]) -> None:
         """Do something of the world's own later."""
         self.loop.call_later(delay_s, what, context=self.loop.world.context.copy())
