@@ -25,7 +25,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.circumstances import circumstances
+from benchmarks.judge import JudgeError
 from benchmarks.progress import Progress
+from benchmarks.worker import WorkerError
 from bookstore_streams.errors import BookstoreError
 from bookstore_streams.testing.brokers import KAFKA_VERSION, KafkaBroker
 
@@ -197,7 +199,7 @@ def run(benchmark: Benchmark, args: argparse.Namespace, command: Sequence[str]) 
             broker_of(args.broker, Path(folder)) as (url, version),
         ):
             line, is_good = measured(benchmark, args, url, version, command)
-    except BookstoreError as error:
+    except (BookstoreError, WorkerError, JudgeError) as error:
         print(f"scripts/bench {benchmark.name}: {error}", file=sys.stderr)
         return 1
     except (KeyboardInterrupt, asyncio.CancelledError):

@@ -20,7 +20,7 @@ from benchmarks.engine.contestants import Contestant
 from benchmarks.figures import percentiles
 from benchmarks.frame import Benchmark, Found, Number, Stand
 from benchmarks.judge import Heard
-from benchmarks.load import Load
+from benchmarks.load import Filler, Load, Message, account_number
 from benchmarks.progress import aligned
 from benchmarks.race import Track
 from benchmarks.tables import changes
@@ -35,7 +35,7 @@ async def measure(args: argparse.Namespace, stand: Stand) -> Found:
     runs = []
     async with Track(stand, load) as track:
         for number in range(args.rounds):
-            runs.append(await _run(args, stand, track))
+            runs.append(await _run(args, stand, track, load))
             late = runs[-1]["late_ms"]
             stand.progress.say(
                 f"round {number + 1}/{args.rounds}: p50 {late['p50']} ms, p99 {late['p99']} ms"
@@ -44,30 +44,28 @@ async def measure(args: argparse.Namespace, stand: Stand) -> Found:
     return Found({"exact": is_good, "runs": runs}, is_good)
 
 
-async def _run(args: argparse.Namespace, stand: Stand, track: Track) -> dict[str, Any]:
-    lead_ms, stretch_ms = int(args.lead * 1000), int(args.stretch * 1000)
-    due_from_ms = int(time.time() * 1000) + lead_ms
-    options = {
-        "--due-from-ms": due_from_ms,
-        "--stretch-ms": stretch_ms,
-        "--accounts": args.keys,
-    }
-    pairs = [text for name, value in options.items() for text in (name, str(value))]
-    contestant = Contestant("subject", "late", "", arguments=tuple(pairs))
+async def _run(args: argparse.Namespace, stand: Stand, track: Track, load: Load) -> dict[str, Any]:
+    contestant = Contestant("subject", "late", "")
     contest = await track.contest(contestant)
-    await track.fill(contest)
-    epoch_s = time.time() - time.monotonic()
     worker = await track.start(contestant, contest)
+    epoch_s = time.time() - time.monotonic()
     heard: list[Heard] = []
     try:
+        await track.await_members(contest, 1)
+        await _fill(args, stand, contest, load)
         async with asyncio.timeout(args.lead + args.stretch + STOP_S_MAX):
             listening = asyncio.create_task(
                 track.judge.listen(contest.output, contest.partitions, args.keys, heard)
             )
-            while not listening.done():
-                await asyncio.wait([listening], timeout=1.0)
-                stand.progress.show("retried", len(heard), args.keys)
-            await listening
+            try:
+                while not listening.done():
+                    await asyncio.wait([listening], timeout=1.0)
+                    stand.progress.show("retried", len(heard), args.keys)
+                    worker.check()
+                await listening
+            finally:
+                listening.cancel()
+                await asyncio.wait([listening])
         usage = worker.usage()
         await worker.stop()
     except TimeoutError:
@@ -90,6 +88,23 @@ async def _run(args: argparse.Namespace, stand: Stand, track: Track) -> dict[str
         "cpu_s": usage.cpu_s,
         "is_exact": verdict.is_exact,
     }
+
+
+async def _fill(args: argparse.Namespace, stand: Stand, contest: Contest, load: Load) -> None:
+    """One message for each key; due over the stretch, in no order of their names."""
+    due_from_ms = int((time.time() + args.lead) * 1000)
+    step_ms = args.stretch * 1000 / args.keys
+
+    def due(message: Message) -> dict[str, int]:
+        place = account_number(message.account) * 7_919 % args.keys
+        return {"due_ms": due_from_ms + int(place * step_ms)}
+
+    filler = Filler(stand.servers, load, more=due)
+    await filler.start()
+    try:
+        await filler.fill(contest.source)
+    finally:
+        await filler.stop()
 
 
 def _key(heard: Heard) -> str:
@@ -129,7 +144,7 @@ BENCHMARK = Benchmark(
         "keys": Number(200, 100_000, 100_000, "parked keys, one message each"),
         "partitions": Number(4, 4, 4, "of each topic"),
         "rounds": Number(1, 1, 3, "all of it so often"),
-        "lead": Number(8.0, 40.0, 40.0, "seconds to park them all before the first is due"),
+        "lead": Number(8.0, 30.0, 40.0, "seconds to park them all before the first is due"),
         "stretch": Number(2.0, 60.0, 60.0, "seconds over which they come due"),
     },
     measure=measure,

@@ -6,9 +6,10 @@ import asyncio
 import random
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from types import MappingProxyType
 
 import orjson
 from aiokafka import AIOKafkaProducer
@@ -83,13 +84,17 @@ def partition_of(account: str, partitions: int) -> int:
 
 
 def record_of(
-    message: Message, padding_bytes: int = 0, id_prefix: str = ""
+    message: Message,
+    padding_bytes: int = 0,
+    id_prefix: str = "",
+    more: Mapping[str, int] = MappingProxyType({}),
 ) -> tuple[bytes, bytes, list[tuple[str, bytes]]]:
     """Key, value and headers as they are written."""
     value: dict[str, str | int] = {
         "type": "Deposited",
         "account": message.account,
         "amount": message.amount,
+        **more,
     }
     if padding_bytes:
         value["padding"] = "x" * padding_bytes
@@ -100,12 +105,31 @@ def record_of(
     )
 
 
+def _nothing_more(message: Message) -> Mapping[str, int]:
+    return {}
+
+
 class Filler:
     """Writes one load into topic after topic, from batches that are built once."""
 
-    def __init__(self, servers: str, load: Load, id_prefix: str = "") -> None:
+    def __init__(
+        self,
+        servers: str,
+        load: Load,
+        id_prefix: str = "",
+        more: Callable[[Message], Mapping[str, int]] = _nothing_more,
+    ) -> None:
+        """Make the filler; the batches are built at the start.
+
+        Args:
+            servers: of the broker.
+            load: to write.
+            id_prefix: of each message id.
+            more: message -> further fields of its value.
+        """
         self._load = load
         self._id_prefix = id_prefix
+        self._more = more
         # Not idempotent: no producer id is stamped into a batch, so it can be sent again.
         self._producer = AIOKafkaProducer(
             bootstrap_servers=servers, enable_idempotence=False, max_batch_size=BATCH_BYTES
@@ -116,7 +140,9 @@ class Filler:
         await self._producer.start()
         opened: dict[int, BatchBuilder] = {}
         for message in self._load:
-            key, value, headers = record_of(message, self._load.padding_bytes, self._id_prefix)
+            key, value, headers = record_of(
+                message, self._load.padding_bytes, self._id_prefix, self._more(message)
+            )
             builder = opened.get(message.partition)
             if builder is None or not builder.append(
                 timestamp=None, key=key, value=value, headers=headers

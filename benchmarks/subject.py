@@ -6,7 +6,7 @@ was called. The behaviours:
     deposit  the work of the engine benchmark
     work     the same after `amount % 6` milliseconds of waiting
     sick     the same, but every tenth account fails for a passing reason, again and again
-    late     each account fails until a time of its own has come, then does the work
+    late     each message fails until its `due_ms` has come, then does the work
 """
 
 from __future__ import annotations
@@ -44,29 +44,17 @@ class Behaviour:
     Attributes:
         contest: where to work, and the variant.
         settings: setting's environment name without `BOOKSTORE_` -> value.
-        due_from_ms: epoch ms at which the first account of `late` is due.
-        stretch_ms: over which the accounts of `late` come due.
-        accounts: of `late`.
         pauses: file to write the event loop's pauses to; None for not watching.
     """
 
     contest: Contest
     settings: dict[str, str]
-    due_from_ms: int = 0
-    stretch_ms: int = 0
-    accounts: int = 1
     pauses: Path | None = None
 
 
 def is_sick(account: str) -> bool:
     """Whether the account fails under `sick`."""
     return account_number(account) % SICK_EVERY == 0
-
-
-def due_ms(account: str, accounts: int, due_from_ms: int, stretch_ms: int) -> int:
-    """When the account may succeed under `late`, epoch ms; spread evenly, in no order of names."""
-    place = account_number(account) * 7_919 % accounts
-    return due_from_ms + place * stretch_ms // accounts
 
 
 def settings_of(contest: Contest, more: dict[str, str]) -> dict[str, str]:
@@ -125,8 +113,7 @@ def _refusal(behaviour: Behaviour) -> Refuse | None:
             raise TransientError("this account is sick")
 
     async def refuse_early(message: Any, context: Context) -> None:
-        given = (behaviour.accounts, behaviour.due_from_ms, behaviour.stretch_ms)
-        wait_ms = due_ms(message["account"], *given) - context.now_ms
+        wait_ms = message["due_ms"] - context.now_ms
         if wait_ms > 0:
             raise TransientError("too early", retry_after_ms=wait_ms)
 
@@ -159,14 +146,11 @@ def from_command_line(argv: Sequence[str] | None = None) -> Behaviour:
     """Read where to work and how; ends the process on wrong usage."""
     parser = parser_of(VARIANTS)
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
-    parser.add_argument("--due-from-ms", type=int, default=0)
-    parser.add_argument("--stretch-ms", type=int, default=0)
-    parser.add_argument("--accounts", type=int, default=1)
     parser.add_argument("--pauses", type=Path)
     args = vars(parser.parse_args(argv))
-    more = {name: args.pop(name) for name in ("due_from_ms", "stretch_ms", "accounts", "pauses")}
+    pauses = args.pop("pauses")
     settings = dict(pair.split("=", 1) for pair in args.pop("set"))
-    return Behaviour(Contest(**args), settings, **more)
+    return Behaviour(Contest(**args), settings, pauses)
 
 
 def main() -> None:
