@@ -19,6 +19,7 @@ from aiokafka.errors import ConsumerStoppedError
 from faust.transport.drivers import aiokafka as stock
 from faust.types import TP
 
+from . import lenient
 from .lease import Lease
 from .unreadable import Unreadable
 
@@ -112,22 +113,41 @@ class ConsumerThread(stock.AIOKafkaConsumerThread):
         for tp in list(fetcher._records):
             if tp not in partitions or self._unreadable.is_resting(tp):
                 continue
-            # Behind a record that cannot be read the good ones before it are taken singly.
-            most = 1 if tp in self._unreadable else left
             try:
-                found = await fetcher.fetched_records([tp], timeout=0, max_records=most)
+                found = await fetcher.fetched_records([tp], timeout=0, max_records=left)
             except Exception as error:
-                position = fetcher._subscriptions.subscription.assignment.state_value(tp).position
-                self._unreadable.failed(tp, position, error)
-                continue
+                # The position has not moved, so aiokafka drops what is left of this answer.
+                found = await self._read_leniently(fetcher, tp, left, error)
             for partition, batch in found.items():
-                self._unreadable.went_on(tp)
                 records[partition] = batch
                 if left is not None:
                     left -= len(batch)
             if left is not None and left <= 0:
                 break
         return records
+
+    async def _read_leniently(
+        self, fetcher: Fetcher, tp: Any, records_max: int | None, error: Exception
+    ) -> dict[Any, list[Any]]:
+        """Read what aiokafka could not; where nobody can, the partition rests."""
+        state = fetcher._subscriptions.subscription.assignment.state_value(tp)
+        position, limit = state.position, records_max or self.app.conf.broker_max_poll_records
+        try:
+            batch, next_position = await lenient.read(
+                self._ensure_consumer()._client,
+                tp,
+                position,
+                bytes_max=self.app.conf.consumer_max_fetch_size,
+                records_max=limit,
+            )
+        except Exception as again:
+            self._unreadable.failed(tp, position, again)
+            return {}
+        if not state.has_valid_position or state.position != position:
+            return {}  # sought or revoked meanwhile
+        state.consumed_to(next_position)
+        self._unreadable.went_on(tp, position, error)
+        return {tp: batch} if batch else {}
 
     async def committed_offsets(self, partitions: Iterable[TP]) -> dict[TP, int]:
         """The committed offset of each partition that has one."""

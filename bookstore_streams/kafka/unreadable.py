@@ -1,4 +1,4 @@
-"""Partitions with a record that the client library cannot read: they wait, the others go on."""
+"""Partitions with a record that nobody can read: they wait, the others go on."""
 
 from __future__ import annotations
 
@@ -8,28 +8,24 @@ from typing import Any
 
 log = logging.getLogger(__name__)
 
-# Between two tries of the same record. It will hardly change, but the library may have been
-# wrong about a damaged answer; and the operator is told again.
+# Between two tries of the same record. It will hardly change, but the answer may have been
+# damaged on its way; and the operator is told again.
 REST_S = 30.0
-
-# The record that could not be read was one of those that one fetch may give.
-SINGLES_MAX = 1_000
+# Between two lines about records of a partition that could be read after all.
+AGAIN_S = 60.0
 
 
 class Unreadable:
-    """Where each of them stands, and until when it is left alone.
+    """Until when each of them is left alone.
 
-    A record whose header name is no UTF-8 is one (the protocol demands UTF-8, and aiokafka
-    raises where it is not), a batch with a wrong checksum another.
+    A batch with a wrong checksum is one. A record whose header name is no UTF-8 makes aiokafka
+    fail, too, but `lenient` reads it.
     """
 
     def __init__(self) -> None:
         self._positions: dict[Any, int] = {}
-        self._passed: dict[Any, int] = {}
         self._rest_until_s: dict[Any, float] = {}
-
-    def __contains__(self, tp: object) -> bool:
-        return tp in self._positions
+        self._told_s: dict[Any, float] = {}
 
     def is_resting(self, tp: Any) -> bool:
         """Whether the partition is not to be tried yet."""
@@ -39,7 +35,6 @@ class Unreadable:
         """Reading from `position` failed; a second failure there is that record's own."""
         if self._positions.get(tp) != position:
             self._positions[tp] = position
-            self._passed[tp] = 0
             return
         self._rest_until_s[tp] = time.monotonic() + REST_S
         log.error(
@@ -54,9 +49,16 @@ class Unreadable:
             position + 1,
         )
 
-    def went_on(self, tp: Any) -> None:
-        """A record was read; after enough of them the partition is like any other again."""
-        if tp in self._positions:
-            self._passed[tp] += 1
-            if self._passed[tp] > SINGLES_MAX:
-                del self._positions[tp]
+    def went_on(self, tp: Any, position: int, error: Exception) -> None:
+        """What stands at `position` and after it was read all the same."""
+        now_s = time.monotonic()
+        if now_s - self._told_s.get(tp, -AGAIN_S) >= AGAIN_S:
+            self._told_s[tp] = now_s
+            log.warning(
+                "Records of %s [[%s]] from @%s on have headers whose names are no UTF-8 (%s); "
+                "they are read with the odd bytes escaped.",
+                tp.topic,
+                tp.partition,
+                position,
+                type(error).__name__,
+            )

@@ -29,15 +29,17 @@ import venusian
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.client import AIOKafkaClient
-from aiokafka.consumer.fetcher import Fetcher
+from aiokafka.consumer.fetcher import Fetcher, PartitionRecords
 from aiokafka.consumer.group_coordinator import (
     GroupCoordinator,
     JoinGroupRequest,
     OffsetCommitRequest,
 )
+from aiokafka.consumer.subscription_state import TopicPartitionState
 from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from aiokafka.partitioner import murmur2
 from aiokafka.producer.message_accumulator import BatchBuilder
+from aiokafka.protocol.fetch import FetchRequest
 from faust.agents import Agent
 from faust.app.base import SCAN_AGENT
 from faust.cli import base as faust_cli
@@ -143,6 +145,24 @@ CALLED: list[tuple[Callable[..., Any], tuple[str, ...]]] = [
     (GroupCoordinator._do_heartbeat, ()),
     (Fetcher.fetched_records, ("partitions", "timeout", "max_records")),
     (Fetcher._create_fetch_waiter, ()),
+    (
+        PartitionRecords.__init__,
+        (
+            "tp",
+            "records",
+            "aborted_transactions",
+            "fetch_offset",
+            "key_deserializer",
+            "value_deserializer",
+            "check_crcs",
+            "isolation_level",
+        ),
+    ),
+    (TopicPartitionState.consumed_to, ("position",)),
+    (
+        FetchRequest.__init__,
+        ("max_wait_time", "min_bytes", "max_bytes", "isolation_level", "topics"),
+    ),
     (AIOKafkaConsumer.committed, ("partition",)),
     (AIOKafkaConsumer.seek_to_committed, ("partitions",)),
     (AIOKafkaConsumer.pause, ("partitions",)),
