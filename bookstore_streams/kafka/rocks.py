@@ -36,6 +36,8 @@ _BLOCK_BYTES = 32 << 10
 _HEADER = struct.Struct("<IHB")  # checksum, length, type
 _RECYCLED_TYPES = range(5, 9)
 
+#: Rows of one table that are held in memory before they become a file.
+WRITE_BUFFER_BYTES = 1 << 20
 # Files that one store keeps open; further ones are opened when they are read.
 _OPEN_FILES_MAX = 128
 # What 64 stores, their logs and some thousand connections need at most.
@@ -70,7 +72,11 @@ class StoreResources:
         options.create_missing_column_families(True)
         options.set_block_based_table_factory(table)
         options.set_write_buffer_manager(self.write_buffer)
-        options.set_write_buffer_size(1 << 20)
+        options.set_write_buffer_size(WRITE_BUFFER_BYTES)
+        # Where a write waits for compactions it keeps Python's lock, and the worker stands
+        # still; more files at once only make reads a little slower.
+        options.set_level_zero_slowdown_writes_trigger(200)
+        options.set_level_zero_stop_writes_trigger(400)
         options.set_arena_block_size(32 << 10)
         options.set_max_total_wal_size(16 << 20)
         options.set_max_manifest_file_size(4 << 20)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -184,6 +185,63 @@ def test_an_inbox_that_lost_everything_is_not_believed(
     store._families["inbox"].delete(b"c\0m")
     store._families["inbox"].delete(b"\xff\xffstamp")
     assert opened().position("inbox") == 0
+
+
+@pytest.mark.parametrize("records", [10, 10**6], ids=["few", "many"])
+def test_what_was_restored_is_there_after_reopening(
+    opened: Callable[..., LocalStore], caplog: pytest.LogCaptureFixture, records: int
+) -> None:
+    store = opened()
+    store.follow({"payments": "id-1", "inbox": "id-2"})
+    store.begin_restore(records)
+    for n in range(50):
+        store.restore({"payments": {b"%d" % n: b"r"}, "inbox": {}}, {"payments": n + 1})
+    store.end_restore()
+    store.apply({"payments": {b"0": None, b"new": b"c"}}, {"payments": 60})
+    shutil.copytree(store.path, store.path.with_name("killed"))
+    for name in ("partition-3", "killed"):
+        found = opened(name)
+        assert found.position("payments") == 60
+        assert len(list(found.scan("payments"))) == 50
+        assert found.get("payments", b"new") == b"c"
+    assert caplog.messages == []
+
+
+def test_a_crash_while_many_rows_are_restored_leaves_nothing_to_believe(
+    opened: Callable[..., LocalStore],
+) -> None:
+    """Positions are never ahead of rows: where a part of the tables was written, all is redone."""
+    store = opened()
+    store.begin_restore(10**6)
+    seen = set()
+    for n, table in enumerate(("payments", "inbox", "_meta", "payments", "_meta", "inbox")):
+        rows: Writes = {"payments": {b"%d" % n: b"r"}, "inbox": {b"%d" % n: inbox_row(now_ms())}}
+        store.restore(rows, {"payments": n + 1, "inbox": n + 1})
+        store._families[table].flush()
+        shutil.copytree(store.path, store.path.with_name(f"killed-{n}"))
+    store.close()
+    for n in range(6):
+        found = opened(f"killed-{n}")
+        position = found.position("payments")
+        seen.add(position)
+        assert found.position("inbox") == position
+        assert len(list(found.scan("payments"))) == position
+        assert len(list(found.scan("inbox"))) == position
+    assert seen == {0}
+
+
+def test_a_store_that_was_reset_knows_its_changelogs(
+    opened: Callable[..., LocalStore], caplog: pytest.LogCaptureFixture
+) -> None:
+    store = opened()
+    store.follow({"payments": "id-1"})
+    store.apply(ONE, {"payments": 7})
+    store.reset("the changelog is shorter")
+    store.apply(ONE, {"payments": 2})
+    caplog.clear()
+    store = opened()
+    store.follow({"payments": "id-1"})
+    assert (store.position("payments"), caplog.messages) == (2, [])
 
 
 def test_expired_rows_go_from_disk_and_those_of_parked_messages_stay(
