@@ -149,9 +149,10 @@ class Decision:
     effects: tuple[Effect, ...]
 
 
-# Most messages arrive, succeed, and are gone: these two decisions are made once.
-_RUN = Decision(None, (Attempt(number=1, in_round=1, rounds=0),))
-_APPLIED = Decision(None, (ApplyWork(), SaveInbox(Outcome.APPLIED), Settle()))
+# Most messages arrive, succeed, and are gone: these two decisions are made once, and a shell
+# may know them by identity.
+RUN = Decision(None, (Attempt(number=1, in_round=1, rounds=0),))
+APPLIED = Decision(None, (ApplyWork(), SaveInbox(Outcome.APPLIED), Settle()))
 
 
 def decide(state: ParkedKey | None, event: Event, now_ms: int, policy: Policy) -> Decision:
@@ -210,7 +211,7 @@ def _on_arrived(state: ParkedKey | None, event: Arrived) -> Decision:
     if is_duplicate(event.known, event.is_replay):
         return Decision(state, (Count("duplicates"), Settle()))
     if state is None:
-        return _RUN
+        return RUN
     return _park_behind(state)
 
 
@@ -244,7 +245,7 @@ def _on_due(state: ParkedKey | None, event: Due, now_ms: int) -> Decision:
 
 def _on_succeeded(state: ParkedKey | None, now_ms: int) -> Decision:
     if state is None:
-        return _APPLIED
+        return APPLIED
     left = state.without_head(now_ms)
     return Decision(
         left,

@@ -58,36 +58,44 @@ class Parsed(NamedTuple):
 
 
 class Begun:
-    """A call of the app's code that has not ended at once.
+    """A call of the app's code that is under way, or has ended otherwise than most.
 
     Attributes:
-        parsed: the message it was called with; None in a dead-letter hook.
         context: its unit of work.
         failure: what it raised, if it has ended.
-        call: goes on when it has not.
+        call: goes on when it has not; None when it has.
         waits_for: what it gave its task to wait for.
+        parsed: the message it was called with; None in a dead-letter hook.
     """
 
     __slots__ = ("call", "context", "failure", "parsed", "waits_for")
 
-    def __init__(self, context: Context, failure: Failure | None, call: Any, waits_for: Any):
+    def __init__(
+        self,
+        context: Context,
+        failure: Failure | None,
+        call: Any,
+        waits_for: Any,
+        parsed: Parsed | None = None,
+    ) -> None:
         self.context = context
         self.failure = failure
         self.call = call
         self.waits_for = waits_for
-        self.parsed: Parsed | None = None
+        self.parsed = parsed
 
 
 class Calls:
     """Calls the consumers' code for one partition.
 
     Attributes:
+        has_lease: whether this worker may act as the owner, and so call a handler.
         without_lease: worker tasks that wait for the lease; nobody need wait for them.
     """
 
     def __init__(self, surroundings: Surroundings, *, clock: Clock, counters: Counter[str]) -> None:
         self._surroundings = surroundings
-        self._has_lease = surroundings.has_lease
+        self.has_lease = surroundings.has_lease
         self._clock = clock
         self._counters = counters
         # worker task -> when its call is to be cancelled, monotonic seconds
@@ -129,18 +137,15 @@ class Calls:
 
     def begin(
         self, consumer: Consumer, turn: Turn, attempt: Attempt, parsed: Parsed, now_ms: int
-    ) -> Context | Begun | None:
+    ) -> Context | Begun:
         """Call the handler and let it run until it ends or waits for something.
 
         Most handlers that touch tables only never wait, and need neither a lane nor a place
         among the calls that are watched.
 
         Returns:
-            What it staged, when it returned; None when it could not be called, since the lease
-            does not hold; else what `attempt` goes on with.
+            What it staged, when it returned; else what `attempt` goes on with.
         """
-        if not self._has_lease():
-            return None
         context = _context(consumer, turn, attempt, now_ms, self._surroundings)
         begun = self._begin(consumer, consumer.handle, (parsed.event, context), context)
         if begun is None:
@@ -175,7 +180,7 @@ class Calls:
         is_repeated = False
         while True:
             if begun is None:
-                if is_repeated or not self._has_lease():
+                if is_repeated or not self.has_lease():
                     await self._wait_for_lease()
                 now_ms = self._clock.now_ms()
                 context = _context(consumer, turn, attempt, now_ms, self._surroundings)
@@ -206,7 +211,7 @@ class Calls:
         try:
             # At least once: whoever says that it is lost while it holds must not spin.
             await asyncio.sleep(LEASE_POLL_S)
-            while not self._has_lease():  # noqa: ASYNC110 - another thread tells, by no event
+            while not self.has_lease():  # noqa: ASYNC110 - another thread tells, by no event
                 await asyncio.sleep(LEASE_POLL_S)
         finally:
             self.without_lease.discard(task)

@@ -140,19 +140,13 @@ class CarryOut:
                     raise InvariantError(f"{effect} cannot join a commit.")
         lane.parked = decision.state
 
-    def apply(self, turn: Turn, decision: Decision, context: Context, now_ms: int) -> None:
-        """Carry out what was decided of a message that flows and was handled at once."""
-        for effect in decision.effects:
-            kind = type(effect)
-            if kind is ApplyWork:
-                self._staging.merge(context.writes, context.emissions)
-            elif type(effect) is SaveInbox:
-                self._save_inbox(turn, effect.outcome, now_ms)
-            elif kind is Settle:
-                assert turn.slot is not None
-                turn.slot.settle()
-            else:
-                raise InvariantError(f"{effect} is not for a message that was handled at once.")
+    def applied(self, turn: Turn, context: Context, now_ms: int) -> None:
+        """Carry out `APPLIED`: what was decided of a message that flows and was handled."""
+        staging, slot = self._staging, turn.slot
+        assert slot is not None
+        staging.merge(context.writes, context.emissions)
+        self._save_inbox(turn, Outcome.APPLIED, now_ms)
+        slot.settle()
 
     def load(self, consumer: str, key: str) -> ParkedKey | None:
         """The state of a parked key, with everything finished."""
@@ -161,10 +155,10 @@ class CarryOut:
 
     def _save_inbox(self, turn: Turn, outcome: Outcome, now_ms: int) -> None:
         record, key = turn.record, turn.key
-        if key is not None and len(key) > SHOWN_KEY_CHARACTERS_MAX:
+        if key is not None:
             key = key[:SHOWN_KEY_CHARACTERS_MAX]
         row = inbox_row(outcome, now_ms, key, record.topic, record.partition, record.offset)
-        self._staging.put(INBOX, turn.inbox_key, orjson.dumps(row))
+        self._staging.rows[INBOX][turn.inbox_key] = orjson.dumps(row)
 
     async def _let_go(
         self, lane: Lane, turn: Turn, size: int, decision: Decision, event: Any

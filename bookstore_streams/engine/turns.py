@@ -13,7 +13,16 @@ from collections.abc import Iterable
 
 import orjson
 
-from bookstore_streams.core.decide import Arrived, Due, Event, Succeeded, decide, resume
+from bookstore_streams.core.decide import (
+    APPLIED,
+    RUN,
+    Arrived,
+    Due,
+    Event,
+    Succeeded,
+    decide,
+    resume,
+)
 from bookstore_streams.core.effects import Attempt, RetryInLane
 from bookstore_streams.core.envelope import Accepted, Ignored, Reason, accept, inbox_id, replay_id
 from bookstore_streams.core.envelope import Rejected as RejectedRecord
@@ -33,11 +42,14 @@ from .limits import Limits
 from .parking_lot import ParkingLot
 from .staging import Staging
 from .tables import INBOX, PARKED_MESSAGES
+from .unit_of_work import Context
 
 # Lanes at which no more due keys are taken: each holds the state of its key in memory.
 LANES_MAX = 2_000
 
 _ARRIVED = Arrived()
+_FIRST: Attempt = RUN.effects[0]  # type: ignore[assignment]
+_FIRST_SUCCEEDED = Succeeded(_FIRST)
 
 
 class Turns:
@@ -70,9 +82,6 @@ class Turns:
         self._inbox_retention_ms = limits.inbox_retention_ms
         self._clock = clock
         self._counters = counters
-        # The core orders the first attempt of every message by the same object.
-        self._first: Attempt | None = None
-        self._first_succeeded: Succeeded | None = None
 
     def is_running(self, consumer: str, key: str) -> bool:
         """Whether a parked key is being tried right now."""
@@ -140,29 +149,24 @@ class Turns:
 
     def _is_done_at_once(self, consumer: Consumer, turn: Turn) -> bool:
         """Handle a message of a key that flows; False leaves it, or the rest, to a lane."""
-        calls, identity = self._calls, turn.inbox_key
-        if turn.rejection is not None or identity in self._in_flight:
+        if turn.rejection is not None or turn.inbox_key in self._in_flight:
             return False
-        now_ms = self._clock.now_ms()
-        attempt = decide(None, self._seen(turn), now_ms, consumer.policy).effects[0]
-        if not isinstance(attempt, Attempt):
+        calls, now_ms = self._calls, self._clock.now_ms()
+        if decide(None, self._seen(turn), now_ms, consumer.policy) is not RUN:
             return False
         parsed = calls.parse(consumer, turn)
-        if not isinstance(parsed, Parsed):
+        if not isinstance(parsed, Parsed) or not calls.has_lease():
             return False
-        context = calls.begin(consumer, turn, attempt, parsed, now_ms)
-        if context is None:
-            return False
-        if isinstance(context, Begun):
-            turn.attempt, turn.begun, turn.round_started_ms = attempt, context, now_ms
-            self._in_flight[identity] = []
-            return False
-        if attempt is not self._first or self._first_succeeded is None:
-            self._first, self._first_succeeded = attempt, Succeeded(attempt)
-        decision = decide(None, self._first_succeeded, now_ms, consumer.policy)
-        self._carry_out.apply(turn, decision, context, now_ms)
-        self._committer.finish()
-        return True
+        begun = calls.begin(consumer, turn, _FIRST, parsed, now_ms)
+        if isinstance(begun, Context):
+            if decide(None, _FIRST_SUCCEEDED, now_ms, consumer.policy) is APPLIED:
+                self._carry_out.applied(turn, begun, now_ms)
+                self._committer.finish()
+                return True
+            begun = Begun(begun, None, None, None, parsed)
+        turn.attempt, turn.begun, turn.round_started_ms = _FIRST, begun, now_ms
+        self._in_flight[turn.inbox_key] = []
+        return False
 
     def _turn(self, consumer: Consumer, record: Record, slot: Slot | None) -> Turn | Ignored:
         headers = record.headers

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -33,6 +33,7 @@ from .store import LocalStore
 BATCH_BYTES_MAX = 900_000
 # How long giving the producer back may take.
 STOP_S_MAX = 2.0
+_NO_HEADERS: list[tuple[str, bytes | None]] = []
 # Longer keys are rare, and the cache would keep them.
 _CACHED_KEY_BYTES_MAX = 256
 
@@ -107,8 +108,7 @@ class KafkaJournal:
         for table, rows in batch.writes.items():
             changelog = self._changelogs[table]
             table_of[changelog, number] = table
-            for row_key, row in rows.items():
-                packed.add(changelog, number, row_key, row, [])
+            packed.add_rows(changelog, number, rows)
         await producer.begin_transaction()
         batches = packed.batches
         sending: list[Any] = [self._send(where, builders) for where, builders in batches.items()]
@@ -178,20 +178,40 @@ class Packed:
         headers: list[tuple[str, bytes | None]],
     ) -> None:
         """Put one record behind those of its partition."""
+        where = topic, partition
+        append = self._appends.get(where)
+        if append is None or (
+            append(timestamp=self._now_ms, key=key, value=value, headers=headers) is None
+        ):
+            self._begin(where, key, value, headers)
+
+    def add_rows(self, topic: str, partition: int, rows: Mapping[bytes, bytes | None]) -> None:
+        """Put rows behind what is there of their partition."""
         where, now_ms = (topic, partition), self._now_ms
         append = self._appends.get(where)
-        if (
-            append is not None
-            and append(timestamp=now_ms, key=key, value=value, headers=headers) is not None
-        ):
-            return
+        for key, value in rows.items():
+            if append is None or (
+                append(timestamp=now_ms, key=key, value=value, headers=_NO_HEADERS) is None
+            ):
+                append = self._begin(where, key, value, _NO_HEADERS)
+
+    def _begin(
+        self,
+        where: tuple[str, int],
+        key: bytes | None,
+        value: bytes | None,
+        headers: list[tuple[str, bytes | None]],
+    ) -> Callable[..., Any]:
+        """Begin a batch with one record; how to put more behind it."""
         builder = self._producer.create_batch()
         self.batches.setdefault(where, []).append(builder)
-        self._appends[where] = builder.append
-        if builder.append(timestamp=now_ms, key=key, value=value, headers=headers) is None:
+        append: Callable[..., Any] = builder.append
+        if append(timestamp=self._now_ms, key=key, value=value, headers=headers) is None:
             raise RecordTooLargeError(
-                f"A record of {len(value or b'')} bytes for {topic} fits no batch."
+                f"A record of {len(value or b'')} bytes for {where[0]} fits no batch."
             )
+        self._appends[where] = append
+        return append
 
 
 def partition_of(key: bytes | None, count: int) -> int:
