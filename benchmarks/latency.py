@@ -89,10 +89,10 @@ BENCHMARK = Benchmark(
         "rounds": Number(1, 2, 3, "each contestant once in each"),
         "rate": Number(200, 1_000, 1_000, "messages a second"),
         "idle_rate": Number(50, 20, 20, "messages a second of the run that is almost idle"),
-        "seconds": Number(1.0, 10.0, 20.0, "of a run, at most"),
+        "seconds": Number(1.0, 8.0, 20.0, "of a run, at most"),
     },
     measure=measure,
-    minutes=(2.0, 5.0),
+    minutes=(2.5, 6.0),
     add_options=lambda parser: add_only(
         parser, ("ours", "plain-batches", "stock-at-least-once", "stock-exactly-once")
     ),

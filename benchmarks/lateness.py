@@ -144,10 +144,10 @@ BENCHMARK = Benchmark(
         "keys": Number(200, 100_000, 100_000, "parked keys, one message each"),
         "partitions": Number(4, 4, 4, "of each topic"),
         "rounds": Number(1, 1, 3, "all of it so often"),
-        "lead": Number(8.0, 30.0, 40.0, "seconds to park them all before the first is due"),
-        "stretch": Number(2.0, 60.0, 60.0, "seconds over which they come due"),
+        "lead": Number(8.0, 25.0, 40.0, "seconds to park them all before the first is due"),
+        "stretch": Number(2.0, 45.0, 60.0, "seconds over which they come due"),
     },
     measure=measure,
-    minutes=(2.0, 6.0),
+    minutes=(1.5, 6.0),
     show=show,
 )

@@ -177,10 +177,10 @@ BENCHMARK = Benchmark(
         "parked": Number(500, 1_000_000, 1_000_000, "parked messages, each with an inbox row"),
         "parked_keys": Number(50, 100_000, 100_000, "keys that they are parked on"),
         "rate": Number(100, 1_000, 1_000, "live messages a second"),
-        "seconds": Number(2.0, 30.0, 120.0, "of live messages, at most"),
+        "seconds": Number(2.0, 25.0, 120.0, "of live messages, at most"),
         "retention": Number(3.0, 10.0, 30.0, "seconds that the expiring inbox keeps a row"),
     },
     measure=measure,
-    minutes=(3.0, 6.0),
+    minutes=(2.0, 6.0),
     show=show,
 )

@@ -261,6 +261,6 @@ BENCHMARK = Benchmark(
         "paired_rows": Number(2_000, 1_000_000, 3_000_000, "rows of the table that both rebuild"),
     },
     measure=measure,
-    minutes=(5.0, 12.0),
+    minutes=(4.0, 10.0),
     show=show,
 )

@@ -11,12 +11,15 @@ from typing import Any
 
 from benchmarks.engine.contestants import CONTESTANTS, REFERENCES, WARM_UP
 from benchmarks.figures import spread
-from benchmarks.frame import Benchmark, Found, Number, Stand
+from benchmarks.frame import Benchmark, Found, Number, Size, Stand
 from benchmarks.judge import JudgeError
 from benchmarks.load import Load
 from benchmarks.progress import aligned
 from benchmarks.race import Round, Track
 from benchmarks.worker import WorkerError
+
+# A quick run leaves out those that no goal speaks of.
+COMPARED = (*REFERENCES, "ours")
 
 
 async def measure(args: argparse.Namespace, stand: Stand) -> Found:
@@ -134,18 +137,20 @@ def _number(found: float | None, spec: str) -> str:
     return "-" if found is None else f"{found:{spec}}"
 
 
-def add_only(parser: argparse.ArgumentParser, default: Sequence[str]) -> None:
+def add_only(parser: argparse.ArgumentParser, default: Sequence[str] | None = None) -> None:
     """`--only`: some contestants of the engine benchmark."""
     parser.add_argument(
         "--only",
         type=lambda text: text.split(","),
-        default=list(default),
+        default=default and list(default),
         help=f"contestants, separated by commas, of: {', '.join(CONTESTANTS)}",
     )
 
 
 def check_only(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
     """End the process where `--only` names somebody unknown."""
+    if args.only is None:
+        args.only = list(COMPARED if args.size == Size.QUICK else CONTESTANTS)
     if unknown := set(args.only).difference(CONTESTANTS):
         parser.error(f"--only: no such contestant: {', '.join(sorted(unknown))}")
 
@@ -161,15 +166,15 @@ BENCHMARK = Benchmark(
         "rounds": Number(1, 3, 5, "each contestant once in each"),
         "seconds": Number(
             60.0,
-            6.0,
+            5.0,
             8.0,
             "a contestant that has not finished so long after its first effect is stopped and "
             "judged by what it did",
         ),
     },
     measure=measure,
-    minutes=(3.0, 6.0),
-    add_options=lambda parser: add_only(parser, list(CONTESTANTS)),
+    minutes=(2.5, 8.0),
+    add_options=add_only,
     check=check_only,
     show=show,
 )
