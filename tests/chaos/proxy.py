@@ -19,7 +19,7 @@ from enum import Enum, IntEnum
 from types import TracebackType
 from typing import Any, Self
 
-HOST = "127.0.0.1"
+from bookstore_streams.testing.brokers import HOST, KafkaBroker
 
 
 class Api(IntEnum):
@@ -189,6 +189,12 @@ class Link:
         self._trap = trap
         return trap.sprung
 
+    def mend(self) -> None:
+        """Undo everything that was done to it."""
+        self.disarm()
+        self.delay_s = 0.0
+        self.lose()
+
     def disarm(self) -> None:
         """Forget what `cut_at` was told, if it has not happened."""
         self._trap = None
@@ -285,6 +291,14 @@ class Proxy:
 
     def _run(self, step: Coroutine[Any, Any, None]) -> None:
         asyncio.run_coroutine_threadsafe(step, self._loop).result(30)
+
+
+@dataclass(frozen=True, slots=True)
+class Proxied:
+    """A running Kafka, and links to it that each worker may have one of."""
+
+    broker: KafkaBroker
+    links: list[Link]
 
 
 async def _frame(reader: asyncio.StreamReader) -> bytes | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import struct
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -42,7 +41,7 @@ class WallClock:
 @pytest.mark.kafka
 @pytest.mark.timeout(3_600)
 def test_a_clock_that_jumps_by_hours_costs_time_and_nothing_else(
-    start_broker: Callable[[str], Broker], tmp_path: Path, chaos_size: str, seed: int
+    calm_kafka: Broker, tmp_path: Path, chaos_size: str, seed: int
 ) -> None:
     """Goal: what is promised hangs on no wall clock; only when retries come does.
 
@@ -52,7 +51,7 @@ def test_a_clock_that_jumps_by_hours_costs_time_and_nothing_else(
     reaches the latest time it ever showed, and what was parked until then becomes due.
     """
     count, jumps = SIZES[chaos_size]
-    asyncio.run(_jump(start_broker("kafka"), tmp_path, seed, count, jumps))
+    asyncio.run(_jump(calm_kafka, tmp_path, seed, count, jumps))
 
 
 async def _jump(broker: Broker, folder: Path, seed: int, count: int, jumps: int) -> None:

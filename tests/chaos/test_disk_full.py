@@ -75,7 +75,7 @@ def make_disk() -> Iterator[Callable[[Path], Disk]]:
 @pytest.mark.kafka
 @pytest.mark.timeout(3_600)
 def test_a_full_disk_stops_its_own_partitions_only_and_nothing_is_lost(
-    start_broker: Callable[[str], Broker],
+    calm_kafka: Broker,
     make_disk: Callable[[Path], Disk],
     tmp_path: Path,
     chaos_size: str,
@@ -88,7 +88,7 @@ def test_a_full_disk_stops_its_own_partitions_only_and_nothing_is_lost(
     goes on by itself. Every other time it is restarted while the disk is full.
     """
     disk = make_disk(tmp_path / "data-a")
-    asyncio.run(_fill(start_broker("kafka"), disk, tmp_path, seed, TIMES[chaos_size]))
+    asyncio.run(_fill(calm_kafka, disk, tmp_path, seed, TIMES[chaos_size]))
 
 
 async def _fill(broker: Broker, disk: Disk, folder: Path, seed: int, times: int) -> None:

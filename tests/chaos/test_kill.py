@@ -30,7 +30,7 @@ COUNT_MAX = 8
 @pytest.mark.kafka
 @pytest.mark.timeout(3_600)
 def test_a_worker_killed_again_and_again_charges_every_order_once_and_in_order(
-    start_broker: Callable[[str], Broker], tmp_path: Path, chaos_size: str, seed: int
+    calm_kafka: Broker, tmp_path: Path, chaos_size: str, seed: int
 ) -> None:
     """Goal: no moment of dying loses, repeats or reorders anything, with the disk or without.
 
@@ -39,7 +39,7 @@ def test_a_worker_killed_again_and_again_charges_every_order_once_and_in_order(
     arrive all the while. Then it may finish, and everything is judged from outside.
     """
     count, kills = SIZES[chaos_size]
-    asyncio.run(_kill(start_broker("kafka"), tmp_path, seed, count, kills))
+    asyncio.run(_kill(calm_kafka, tmp_path, seed, count, kills))
 
 
 @pytest.mark.chaos

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -26,7 +25,7 @@ GOES_ON_WITHIN_S = 180.0
 @pytest.mark.kafka
 @pytest.mark.timeout(1_800)
 def test_workers_that_come_and_go_charge_every_order_once_and_in_order(
-    start_broker: Callable[[str], Broker], tmp_path: Path, chaos_size: str, seed: int
+    calm_kafka: Broker, tmp_path: Path, chaos_size: str, seed: int
 ) -> None:
     """Goal: partitions change hands, politely and not, without loss, repetition or reordering.
 
@@ -34,7 +33,7 @@ def test_workers_that_come_and_go_charge_every_order_once_and_in_order(
     leaves by SIGTERM or SIGKILL, with its disk kept or lost. Orders arrive before each change.
     """
     count, changes = SIZES[chaos_size]
-    asyncio.run(_come_and_go(start_broker("kafka"), tmp_path, seed, count, changes))
+    asyncio.run(_come_and_go(calm_kafka, tmp_path, seed, count, changes))
 
 
 @pytest.mark.chaos
@@ -42,14 +41,14 @@ def test_workers_that_come_and_go_charge_every_order_once_and_in_order(
 @pytest.mark.kafka
 @pytest.mark.timeout(900)
 def test_polite_rebalances_repeat_no_call_that_was_answered(
-    start_broker: Callable[[str], Broker], tmp_path: Path, chaos_size: str, seed: int
+    calm_kafka: Broker, tmp_path: Path, chaos_size: str, seed: int
 ) -> None:
     """Goal: only a crash may repeat a call: who leaves in order settles what is in flight first.
 
     Method: nobody is killed. A call that the provider answered with success is not made again.
     """
     changes = 6 if chaos_size == "small" else 30
-    asyncio.run(_only_politely(start_broker("kafka"), tmp_path, seed, 40 * changes, changes))
+    asyncio.run(_only_politely(calm_kafka, tmp_path, seed, 40 * changes, changes))
 
 
 async def _come_and_go(broker: Broker, folder: Path, seed: int, count: int, changes: int) -> None:
@@ -65,6 +64,7 @@ async def _come_and_go(broker: Broker, folder: Path, seed: int, count: int, chan
         for worker in workers:
             if not worker.is_running():
                 worker.start()
+            await worker.is_up()  # it takes signals from now on
         await orders.drained(GOES_ON_WITHIN_S, *workers)
         for worker in workers:
             assert await worker.stop(LEAVES_WITHIN_S) == 0
@@ -88,8 +88,12 @@ async def _change(workers: list[WorkerProcess], source: random.Random) -> None:
 
 
 async def _only_politely(broker: Broker, folder: Path, seed: int, count: int, changes: int) -> None:
-    # Handlers are slow enough that each change meets some in flight, and no call times out.
-    settings = {"BOOKSTORE_PAYMENT_TIMEOUT_MS": "3000"}
+    # Handlers are slow enough that each change meets some in flight, and no call times out. Nobody
+    # is killed, and a busy machine must not cost a session, which is a crash to the group.
+    settings = {
+        "BOOKSTORE_PAYMENT_TIMEOUT_MS": "10000",
+        "BOOKSTORE_BROKER_SESSION_TIMEOUT_MS": "30000",
+    }
     async with campaign(broker, folder, seed, healthy(count, f"p{seed}"), settings) as orders:
         control = orders.shop.provider.control
         control.default(delay_ms=150)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 
@@ -16,8 +15,6 @@ from tests.chaos.campaign import DONE, Campaign, campaign
 from tests.chaos.load import draw
 from tests.chaos.proxy import BOTH, Api, Link, Way, When
 from tests.chaos.shop import WorkerProcess, is_listening, until
-
-StartProxied = Callable[[int], tuple[Broker, list[Link]]]
 
 # What a commit is made of, and the first request of all.
 COMMITTING = (
@@ -40,10 +37,15 @@ STARTING = (
 )
 RUNNING = (*COMMITTING, Api.FETCH, Api.HEARTBEAT)
 #: size -> cuts
-CUTS = {"small": 14, "full": 200}
+CUTS = {"small": 12, "full": 200}
 #: size -> (orders, holds); the first holds are the shortest way to see everything
-HOLDS = {"small": (90, 3), "full": (900, 30)}
+HOLDS = {"small": (80, 2), "full": (900, 30)}
 SESSION_S = 6.0
+# Long enough that many a retry falls due while somebody else has the key already.
+BACKOFF = {
+    "BOOKSTORE_BILLING_BACKOFF_MS_BASE": "1000",
+    "BOOKSTORE_BILLING_BACKOFF_MS_MAX": "2000",
+}
 HAPPENS_WITHIN_S = 180.0
 BACKLOG_MAX = 12
 
@@ -53,14 +55,14 @@ BACKLOG_MAX = 12
 @pytest.mark.kafka
 @pytest.mark.timeout(3_600)
 def test_a_connection_cut_at_any_request_or_answer_costs_nothing_but_time(
-    start_proxied: StartProxied, tmp_path: Path, chaos_size: str, seed: int
+    calm_kafka: Broker, links: list[Link], tmp_path: Path, chaos_size: str, seed: int
 ) -> None:
     """Goal: whichever request or answer is lost, what was asked for is done once.
 
     Method: a proxy resets the connection at a chosen kind of request, before the broker has it
     or with the answer on its way: a commit that happened and whose answer never came among them.
     """
-    asyncio.run(_cut(*start_proxied(1), tmp_path, seed, CUTS[chaos_size]))
+    asyncio.run(_cut(calm_kafka, links, tmp_path, seed, CUTS[chaos_size]))
 
 
 @pytest.mark.chaos
@@ -68,7 +70,7 @@ def test_a_connection_cut_at_any_request_or_answer_costs_nothing_but_time(
 @pytest.mark.kafka
 @pytest.mark.timeout(3_600)
 def test_connections_held_for_less_and_more_than_a_session_cost_nothing_but_time(
-    start_proxied: StartProxied, tmp_path: Path, chaos_size: str, seed: int
+    calm_kafka: Broker, links: list[Link], tmp_path: Path, chaos_size: str, seed: int
 ) -> None:
     """Goal: a worker that the group has given up, and who has not heard of it, writes nothing.
 
@@ -76,7 +78,7 @@ def test_connections_held_for_less_and_more_than_a_session_cost_nothing_but_time
     answers do not. Then what was held arrives late, or is lost with the connections.
     """
     count, holds = HOLDS[chaos_size]
-    asyncio.run(_hold(*start_proxied(2), tmp_path, seed, count, holds))
+    asyncio.run(_hold(calm_kafka, links, tmp_path, seed, count, holds))
 
 
 async def _cut(broker: Broker, links: list[Link], folder: Path, seed: int, cuts: int) -> None:
@@ -140,10 +142,10 @@ async def _hold(
     broker: Broker, links: list[Link], folder: Path, seed: int, count: int, holds: int
 ) -> None:
     source = random.Random(seed)
-    async with campaign(broker, folder, seed, draw(seed, count, f"h{seed}")) as orders:
+    async with campaign(broker, folder, seed, draw(seed, count, f"h{seed}"), BACKOFF) as orders:
         workers = [
             orders.shop.worker(name, link=link)
-            for name, link in zip(("a", "b"), links, strict=True)
+            for name, link in zip(("a", "b"), links, strict=False)
         ]
         for worker in workers:
             worker.start()
@@ -151,7 +153,7 @@ async def _hold(
             await orders.feed(count // (holds + 1) - 5)
             await orders.progress(5, HAPPENS_WITHIN_S, *workers)
             # long, answers only and lost; short and released; long and released; short and lost
-            held_s = source.uniform(0.5, 4) if hold % 2 else SESSION_S + source.uniform(1, 4)
+            held_s = source.uniform(0.5, 4) if hold % 2 else SESSION_S + source.uniform(2, 5)
             ways = BOTH if hold % 4 in (1, 2) else (Way.ANSWERS,)
             await _hold_one(orders, links[hold % 2], ways, held_s, is_lost=hold % 4 in (0, 3))
         await orders.feed()

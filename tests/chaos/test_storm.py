@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -13,12 +13,11 @@ import pytest
 from bookstore_streams.testing.brokers import Broker
 from tests.chaos.campaign import campaign
 from tests.chaos.load import draw
-from tests.chaos.proxy import Link
+from tests.chaos.proxy import Link, Proxied
 from tests.chaos.storm import Storm
 
 #: size -> kills; `--kills N` chooses any other number
 KILLS = {"small": 9, "full": 1_000}
-WORKERS = 3
 # After so many kills everything may drain and is judged.
 KILLS_PER_ROUND = 50
 KILLS_PER_BROKER_KILL = 40
@@ -33,7 +32,7 @@ BROKER = {"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "
 @pytest.mark.kafka
 @pytest.mark.timeout(14_400)
 def test_kills_of_workers_and_broker_with_a_bad_network_lose_repeat_and_reorder_nothing(
-    start_proxied: Callable[..., tuple[Broker, list[Link]]],
+    start_proxied: Callable[[Mapping[str, str]], Proxied],
     pytestconfig: pytest.Config,
     tmp_path: Path,
     chaos_size: str,
@@ -47,8 +46,8 @@ def test_kills_of_workers_and_broker_with_a_bad_network_lose_repeat_and_reorder_
     faults stop, everything has to drain and is judged from outside.
     """
     kills = pytestconfig.getoption("--kills") or KILLS[chaos_size]
-    broker, links = start_proxied(WORKERS, BROKER)
-    asyncio.run(_storm(broker, links, tmp_path, seed, kills))
+    proxied = start_proxied(BROKER)
+    asyncio.run(_storm(proxied.broker, proxied.links, tmp_path, seed, kills))
 
 
 async def _storm(broker: Broker, links: list[Link], folder: Path, seed: int, kills: int) -> None:
@@ -63,6 +62,8 @@ async def _storm(broker: Broker, links: list[Link], folder: Path, seed: int, kil
             await storm.blow(min(left, KILLS_PER_ROUND))
             for worker in workers:
                 worker.start()
+            for worker in workers:
+                await worker.is_up()  # it takes signals from now on
             await orders.drained(DRAINS_WITHIN_S, *workers)
             for worker in workers:
                 assert await worker.stop(30) == 0

@@ -6,7 +6,6 @@ import asyncio
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,7 +26,7 @@ PORTION = 40
 @pytest.mark.timeout(1_200)
 @pytest.mark.parametrize("step", ["before-transaction", "after-sends", "after-commit", "anywhere"])
 def test_a_frozen_worker_that_wakes_up_writes_nothing_and_works_on(
-    start_broker: Callable[[str], Broker], tmp_path: Path, step: str, seed: int
+    calm_kafka: Broker, tmp_path: Path, step: str, seed: int
 ) -> None:
     """Goal: what a worker was about to do when it lost its partitions never happens.
 
@@ -35,7 +34,7 @@ def test_a_frozen_worker_that_wakes_up_writes_nothing_and_works_on(
     takes over and finishes everything. The first wakes up, with timers of parked keys long
     due, and must neither write nor call; then it rejoins, and alone it handles the rest.
     """
-    asyncio.run(_freeze(start_broker("kafka"), tmp_path, seed, step))
+    asyncio.run(_freeze(calm_kafka, tmp_path, seed, step))
 
 
 async def _freeze(broker: Broker, folder: Path, seed: int, step: str) -> None:
