@@ -33,7 +33,16 @@ def main(arguments: Sequence[str]) -> int:
         metavar="NAME",
         help="run wrong versions of the code instead, all or these; each must be found out",
     )
+    parser.add_argument(
+        "--interleavings",
+        choices=["few", "all"],
+        help="enumerate, instead of drawing: 3 messages, 2 keys, 1 crash, 1 rebalance",
+    )
     given = parser.parse_args(arguments)
+    if given.interleavings is not None:
+        from tests.simulation.enumeration import enumerate_all
+
+        return enumerate_all(given.jobs, is_full=given.interleavings == "all")
     if given.mutants is not None:
         from tests.simulation.mutants.run import run_mutants
 

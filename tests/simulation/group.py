@@ -192,11 +192,16 @@ class Group:
         for number in range(self._world.shape.partitions):
             name = owner.get(number)
             if self._is_shuffling or name is None or len(target[name]) >= share:
-                least = min(len(numbers) for numbers in target.values())
-                name = self._random.choice([w for w, own in target.items() if len(own) == least])
+                name = self._another(name if self._is_shuffling else None, target)
             target[name].add(number)
         self._is_shuffling = False
         return target
+
+    def _another(self, owner: str | None, target: dict[str, set[int]]) -> str:
+        """Who gets a partition: somebody with few, and another than its owner where it can be."""
+        least = min(len(numbers) for numbers in target.values())
+        idle = [name for name, numbers in target.items() if len(numbers) == least]
+        return self._random.choice([name for name in idle if name != owner] or idle)
 
 
 async def _in_turn(

@@ -34,9 +34,15 @@ QUIET_S = 0.05
 class World:
     """Everything of one history."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, shape: Shape | None = None) -> None:
+        """Make it, not yet alive.
+
+        Args:
+            seed: of everything that is drawn.
+            shape: given where it is not to be drawn.
+        """
         self.random = random.Random(seed)
-        self.shape: Shape = draw_shape(self.random)
+        self.shape = draw_shape(self.random) if shape is None else shape
         chance = random.Random(self.random.random()).random
         self.loop = SimLoop(lambda n: int(chance() * n))  # type: ignore[abstract]
         self.clock = Clock(self.loop)
@@ -71,7 +77,7 @@ class World:
         self.broker = Broker(partitions=self.shape.partitions, now_ms=self.clock.now_ms)
         self.shop = Shop(self, self.shape.specs)
         self.group = Group(self)
-        self.plan = Plan(self)
+        self.plan = self._plan()
         self._drained = asyncio.Event()
         for _ in range(self.shape.workers):
             self.start_worker()
@@ -87,6 +93,10 @@ class World:
         await self._stop()
 
     _is_sent = False
+
+    def _plan(self) -> Plan:
+        """What goes wrong when."""
+        return Plan(self)
 
     async def _wait_drained(self, timeout_s: float) -> bool:
         try:
@@ -137,7 +147,7 @@ class World:
             if sent and draw.random() < shape.copies + shape.replays:
                 topic, key, message_id = draw.choice(sent)
                 is_replay = draw.random() * (shape.copies + shape.replays) < shape.replays
-                self._send(topic, key, message_id, "replay" if is_replay else "copy", n)
+                self.send(topic, key, message_id, "replay" if is_replay else "copy", n)
             else:
                 key, message_id = draw.choice(keys), f"m{n}"
                 topic = draw.choice(topics)
@@ -145,7 +155,7 @@ class World:
                 if kind == "message":
                     sent.append((topic, key, message_id))
                     self._draw_scripts(message_id)
-                self._send(topic, key, message_id, kind, n)
+                self.send(topic, key, message_id, kind, n)
             gap_ms = draw.choice((0, shape.gap_ms, 3 * shape.gap_ms))
             await asyncio.sleep(gap_ms / 1000)
 
@@ -164,7 +174,8 @@ class World:
             return Step(what, draw.choice((0, 0, 40, 700)))
         return Step(what, 0 if what in FAILURES else draw.choice((0, 1, 20, 200, 5_000)))
 
-    def _send(self, topic: str, key: str, message_id: str, kind: str, n: int) -> None:
+    def send(self, topic: str, key: str, message_id: str, kind: str, n: int) -> None:
+        """Let a producer send one record, as message, copy, replay or something broken."""
         headers: list[tuple[str, bytes | None]] = [("message-id", message_id.encode())]
         document: dict[str, object] = {"type": "Test", "at": self.clock.now_ms()}
         raw_key: bytes | None = key.encode()

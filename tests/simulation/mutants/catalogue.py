@@ -65,13 +65,13 @@ MUTANTS = (
     ),
     _mutant(
         "dedupe-before-transaction",
-        "the inbox row is on the disk before the transaction begins",
+        "the inbox rows are on the disk before the transaction begins",
         (
-            "engine.carry_out",
-            "        self._staging.put(INBOX, turn.inbox_key, orjson.dumps(row))",
-            "        self._staging.put(INBOX, turn.inbox_key, orjson.dumps(row))\n"
-            "        writes = {INBOX: {turn.inbox_key: orjson.dumps(row)}}\n"
-            "        self._staging._store.apply(writes, {})",
+            "engine.commit",
+            '        self._probe("before-transaction")',
+            '        self._probe("before-transaction")\n'
+            "        inbox = {'inbox': dict(batch.writes.get('inbox', {}))}\n"
+            "        self._journal.store.apply(inbox, {})",
         ),
     ),
     _mutant(
