@@ -17,28 +17,29 @@ LABEL_WIDTH, VALUE_WIDTH = 230, 130
 CHART_HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 260, 76, 20, 44, 46
 SERIES = ("ours", "theirs", "third")
 
+# What is not in a media query is of middling brightness: readable on both grounds, for viewers
+# that do not tell which one they have.
 _STYLE = """\
 <style>
-text { font: 13px system-ui, sans-serif; fill: #1f2328 }
+text { font: 13px system-ui, sans-serif; fill: #737b85 }
 .title { font-weight: 600; font-size: 15px }
-.small { font-size: 12px; fill: #59636e }
+.small { font-size: 12px }
 .axis { stroke: #8c959f; stroke-width: 1 }
-.grid { stroke: #d1d9e0; stroke-width: 1 }
-.ours { fill: #0969da; stroke: #0969da }
-.theirs { fill: #8c6d1f; stroke: #8c6d1f }
-.third { fill: #8250df; stroke: #8250df }
+.grid { stroke: #8c959f; stroke-width: 1; stroke-opacity: 0.35 }
+.ours { fill: #2f81f7; stroke: #2f81f7 }
+.theirs { fill: #b08800; stroke: #b08800 }
+.third { fill: #8f63e8; stroke: #8f63e8 }
 .line { fill: none; stroke-width: 2 }
-.range { stroke: #1f2328; stroke-width: 1.5 }
+.range { stroke: #737b85; stroke-width: 1.5 }
+@media (prefers-color-scheme: light) {
+  text { fill: #1f2328 }
+  .small { fill: #59636e }
+  .range { stroke: #1f2328 }
+}
 @media (prefers-color-scheme: dark) {
   text { fill: #e6edf3 }
   .small { fill: #9198a1 }
-  .axis { stroke: #656c76 }
-  .grid { stroke: #3d444d }
-  .ours { fill: #4493f8; stroke: #4493f8 }
-  .theirs { fill: #d4a72c; stroke: #d4a72c }
-  .third { fill: #ab7df8; stroke: #ab7df8 }
   .range { stroke: #e6edf3 }
-  .line { fill: none }
 }
 </style>"""
 
