@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
+from bookstore_streams.core.record import StoredRecord
+from bookstore_streams.core.watermark import Slot
 from bookstore_streams.engine.consumer import Consumer
-from bookstore_streams.engine.lanes import Lane, RunQueue
+from bookstore_streams.engine.lanes import Arrival, Lane, RunQueue
 from bookstore_streams.testing.virtual_time import run
 
 
@@ -25,14 +27,32 @@ def lane(key: str) -> Lane:
     return Lane(CONSUMER, key, None)
 
 
-def test_lanes_are_taken_first_come_first_served() -> None:
-    async def main() -> list[str | None]:
-        queue = RunQueue()
-        for key in "abc":
-            queue.add(lane(key))
-        return [(await queue.take()).key for _ in range(3)]
+def arrival(number: int) -> Arrival:
+    record = StoredRecord("orders", 0, number, 0, b"a", b"{}", ())
+    return CONSUMER, record, Slot(number + 1, 1)
 
-    assert run(main()) == ["a", "b", "c"]
+
+def test_lanes_are_given_out_first_come_first_served() -> None:
+    async def main() -> list[object]:
+        queue, lanes = RunQueue(), [lane(key) for key in "abc"]
+        for each in lanes:
+            queue.add(each)
+        assert [queue.next() for _ in range(3)] == lanes
+        return [queue.next()]
+
+    assert run(main()) == [None]
+
+
+def test_records_are_given_out_in_arrival_order_and_by_turns_with_lanes() -> None:
+    async def main() -> None:
+        queue, lanes, records = RunQueue(), [lane(key) for key in "ab"], [*map(arrival, range(4))]
+        queue.arrivals.extend(records)
+        for each in lanes:
+            queue.add(each)
+        given = [queue.next() for _ in range(6)]
+        assert given == [records[0], lanes[0], records[1], lanes[1], records[2], records[3]]
+
+    run(main())
 
 
 def test_a_busy_lane_is_not_added_again() -> None:
@@ -40,34 +60,44 @@ def test_a_busy_lane_is_not_added_again() -> None:
         queue, only = RunQueue(), lane("a")
         queue.add(only)
         queue.add(only)
-        assert await queue.take() is only
+        assert queue.next() is only
         queue.add(only)  # it is being run
-        waiting = asyncio.create_task(queue.take())
-        await let_others_run()
-        assert not waiting.done()
+        assert queue.next() is None
         only.is_busy = False
         queue.add(only)
-        queue.wake()
-        assert await waiting is only
+        assert queue.next() is only
 
     run(main())
 
 
-def test_one_wake_up_is_passed_on_while_there_is_work() -> None:
+def test_nothing_is_given_out_while_it_is_held() -> None:
     async def main() -> None:
-        queue, taken = RunQueue(), []
+        queue, only = RunQueue(), lane("a")
+        queue.add(only)
+        queue.hold()
+        waiting = asyncio.create_task(queue.wait())
+        await let_others_run()
+        queue.arrivals.append(arrival(0))
+        assert queue.next() is None
+        queue.go_on()
+        await waiting
+        assert queue.next() is not None
 
-        async def work() -> None:
-            taken.append(await queue.take())
-            await asyncio.Event().wait()
+    run(main())
 
-        tasks = [asyncio.create_task(work()) for _ in range(5)]
-        await asyncio.sleep(0)
-        for key in "abc":
-            queue.add(lane(key))
+
+def test_one_task_is_woken_at_a_time_and_only_for_work() -> None:
+    async def main() -> None:
+        queue = RunQueue()
+        tasks = [asyncio.create_task(queue.wait()) for _ in range(5)]
+        await let_others_run()
         queue.wake()
         await let_others_run()
-        assert [each.key for each in taken] == ["a", "b", "c"]
+        assert not any(task.done() for task in tasks)
+        queue.add(lane("a"))
+        queue.wake()
+        await let_others_run()
+        assert [task.done() for task in tasks] == [True, False, False, False, False]
         for task in tasks:
             task.cancel()
 
@@ -77,12 +107,12 @@ def test_one_wake_up_is_passed_on_while_there_is_work() -> None:
 def test_a_wake_up_is_not_lost_on_a_task_that_was_cancelled() -> None:
     async def main() -> None:
         queue = RunQueue()
-        gone, waiting = (asyncio.create_task(queue.take()) for _ in range(2))
+        gone, waiting = (asyncio.create_task(queue.wait()) for _ in range(2))
         await asyncio.sleep(0)
         gone.cancel()
         await asyncio.sleep(0)
         queue.add(lane("a"))
         queue.wake()
-        assert (await waiting).key == "a"
+        await waiting
 
     run(main())
