@@ -163,7 +163,7 @@ def explained(error: Exception, path: Path, doing: str) -> StoreError:
         path: of the store.
         doing: what was tried: "opened", "read", "written".
     """
-    text = str(error)
+    text = in_one_line(error)
     if _is_any(text, _DISK_FULL):
         return StoreError(
             f"The disk of {path} is full, so it cannot be {doing}. Make room, or set "
@@ -186,6 +186,11 @@ def explained(error: Exception, path: Path, doing: str) -> StoreError:
             "when the partition is opened again, by itself. Look after the disk."
         )
     return StoreError(f"The store {path} cannot be {doing}: {text}")
+
+
+def in_one_line(error: Exception) -> str:
+    """What RocksDB says, without its line breaks."""
+    return " ".join(str(error).split())
 
 
 def _is_any(text: str, words: tuple[str, ...]) -> bool:

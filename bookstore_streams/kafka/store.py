@@ -29,6 +29,7 @@ from .rocks import (
     StoreResources,
     endless_file,
     explained,
+    in_one_line,
     is_damage,
     is_in_use,
     missing_log,
@@ -255,7 +256,7 @@ class LocalStore:
         """Our error; damage is remembered on the disk, so that the next opening rebuilds."""
         if is_damage(error):
             try:
-                (self.path / _MARKER).write_text(str(error))
+                (self.path / _MARKER).write_text(in_one_line(error))
             except OSError:
                 with contextlib.suppress(OSError):
                     (self.path / "CURRENT").unlink(missing_ok=True)
@@ -356,7 +357,7 @@ class LocalStore:
                 if is_in_use(error):
                     gc.collect()  # perhaps only by an iterator of ours that nobody has let go
                 elif is_damage(error):
-                    self._remove(f"it is damaged ({error}); look after the disk")
+                    self._remove(f"it is damaged ({in_one_line(error)}); look after the disk")
                 else:
                     raise
                 self._open_database()

@@ -205,6 +205,27 @@ def test_a_manifest_cut_anywhere_is_never_read_as_if_it_were_true(
         outcome(path, sample, resources)
 
 
+def assert_said(caplog: pytest.LogCaptureFixture, path: Path) -> None:
+    (message,) = [each for each in caplog.messages if "rebuilt" in each]
+    assert str(path) in message
+    assert "look after the disk" in message
+    assert "\n" not in message
+
+
+def test_an_empty_file_is_said_in_one_line(
+    damaged: Callable[[], Path],
+    sample: Sample,
+    resources: StoreResources,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """RocksDB's own text has several."""
+    path = damaged()
+    for file in files(path, "*.sst"):
+        file.write_bytes(b"")
+    assert outcome(path, sample, resources) == "rebuilt"
+    assert_said(caplog, path)
+
+
 @pytest.mark.parametrize("pattern", ["MANIFEST-*", "*.log"])
 def test_a_record_that_looks_like_one_of_a_reused_file_does_not_freeze_the_worker(
     damaged: Callable[[], Path], sample: Sample, resources: StoreResources, pattern: str
@@ -238,9 +259,7 @@ def test_a_missing_file_is_found_at_opening_and_said_in_one_line(
         files(path, pattern)[number].unlink()
         caplog.clear()
         assert outcome(path, sample, resources) in ("rebuilt", "found by a read")
-        (message,) = [each for each in caplog.messages if "rebuilt" in each]
-        assert str(path) in message
-        assert "look after the disk" in message
+        assert_said(caplog, path)
 
 
 def test_a_missing_write_ahead_log_is_an_earlier_commit(
