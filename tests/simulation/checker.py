@@ -217,13 +217,15 @@ class Judge:
     def _on_called(self, call: Called) -> None:
         consumer = self._consumers[call.consumer]
         running = consumer.running[call.key]
+        is_hook, is_stale = not call.attempt, self._is_stale(call.worker, call.at_ms)
         for worker, other in running.items():
-            if worker == call.worker or not self._is_stale(worker, call.at_ms):
+            # A stale owner's hook harms nobody: it makes no call, and what it stages is fenced.
+            is_known = is_hook and is_stale
+            if worker == call.worker or not (self._is_stale(worker, call.at_ms) or is_known):
                 raise Violation("in-flight", f"{call} began while {other} runs")
         running[call.worker] = call
         life = consumer.life(call.worker, call.key)
-        is_hook = not call.attempt
-        if not is_hook and self._is_stale(call.worker, call.at_ms):
+        if is_stale and not is_hook:
             raise Violation("lease", f"{call} without a lease")
         self._check_settled(consumer, call)
         self._check_order(consumer, call, life)

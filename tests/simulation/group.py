@@ -12,7 +12,7 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from tests.simulation.log import Gone, Heard, Silent
+from tests.simulation.log import Given, Gone, Heard, Silent
 
 if TYPE_CHECKING:
     from tests.simulation.worker import Worker
@@ -140,6 +140,7 @@ class Group:
             for worker, task in self._revoke(target):
                 await asyncio.wait([task, worker.gone], return_when=asyncio.FIRST_COMPLETED)
             self._generation += 1
+            self._world.log.add(Given(self._world.clock.now_ms(), self._generation, target))
             for worker in list(self.members):
                 if worker.name in target:
                     self._give(worker, target[worker.name])

@@ -166,6 +166,18 @@ class Fault(NamedTuple):
     what: str
 
 
+class Given(NamedTuple):
+    """The group has given out the partitions anew.
+
+    Attributes:
+        assignment: worker -> partition numbers.
+    """
+
+    at_ms: int
+    generation: int
+    assignment: dict[str, set[int]]
+
+
 class Quiet(NamedTuple):
     """The second phase begins: nothing goes wrong any more."""
 
@@ -185,6 +197,7 @@ Entry = (
     | Heard
     | Gone
     | Fault
+    | Given
     | Quiet
 )
 

@@ -288,7 +288,7 @@ class World:
         self._is_quiet = True
         self.plan.stop()
         self.shop.down_until_s = 0.0
-        self.shape.redelivery = self.shape.loss = 0.0
+        self.shape.redelivery = self.shape.loss = self.shape.latency = 0.0
         for worker in self.living():
             worker.errors.clear()
             worker.late_s = None
