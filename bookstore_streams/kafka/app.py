@@ -23,13 +23,17 @@ from .backend import KafkaBackend
 from .clock import SystemClock
 from .connection import credentials
 from .directory import DataDirectory
+from .lease import Lease
 from .lineage import lineage
+from .predecessor import sign_off
 from .table import TransactionalTable, TransactionalTableManager
 from .topics import TopicSpec, ensure_topics
 from .transport import Transport
 from .worker import Worker
 
 POLL_RECORDS_MAX = 1_000
+# Shorter segments than this cost the broker more in files than they save in bytes.
+SEGMENT_MS_MIN = 600_000
 
 
 class App(faust.App):
@@ -38,6 +42,7 @@ class App(faust.App):
     Attributes:
         settings: it was made from.
         engine: runs the consumers.
+        lease: how long this worker may act as the owner of its partitions.
     """
 
     tables: TransactionalTableManager
@@ -79,12 +84,14 @@ class App(faust.App):
         self.directory = DataDirectory(
             settings.data.dir, settings.app.id, settings.topics.partitions
         )
+        self.lease = Lease(broker.session_timeout_ms)
         self.engine = Engine(
             KafkaBackend(
                 settings,
                 self.directory.path,
                 self.changelogs,
                 lambda: self.consumer,  # type: ignore[arg-type, return-value]
+                self.lease,
             ),
             SystemClock(),
             _limits(settings),
@@ -210,6 +217,9 @@ class App(faust.App):
         consumers = self.engine.consumers.values()
         names = {topic for consumer in consumers for topic in consumer.topics} | self._emitted
         durable: dict[str, str] = {}
+        # Of what only this app reads: retention counts by the broker's clock, and a worker whose
+        # own is fast is not refused.
+        own = {"message.timestamp.type": "LogAppendTime"}
         if self.settings.broker.min_insync_replicas is not None:
             durable["min.insync.replicas"] = str(self.settings.broker.min_insync_replicas)
         specs = [TopicSpec(name, topics.partitions, durable) for name in sorted(names)]
@@ -220,6 +230,7 @@ class App(faust.App):
                 {
                     "max.message.bytes": str(topics.row_bytes_max),
                     "retention.ms": "-1",
+                    **own,
                     **durable,
                 },
             )
@@ -230,11 +241,14 @@ class App(faust.App):
                 "cleanup.policy": "compact",
                 "max.message.bytes": str(topics.row_bytes_max),
                 "delete.retention.ms": str(store.changelog_retention_ms),
+                **own,
                 **durable,
             }
             if table.rows_expire_after_ms is not None:
                 config["cleanup.policy"] = "compact,delete"
                 config["retention.ms"] = str(table.rows_expire_after_ms)
+                # Only closed segments are removed; by default they are closed after a week.
+                config["segment.ms"] = str(max(SEGMENT_MS_MIN, table.rows_expire_after_ms // 7))
             specs.append(
                 TopicSpec(table.changelog_topic.get_topic_name(), topics.partitions, config)
             )
@@ -250,6 +264,7 @@ class App(faust.App):
         await ensure_topics(self.topic_specs(), self.settings.broker)
         if changelogs := self.changelogs().values():
             self.directory.bind((await lineage(changelogs, self.settings.broker)).cluster)
+        await sign_off(self.directory.path, self.settings.app.id, self.settings.broker)
 
     def _on_fatal(self, error: BaseException) -> None:
         self.loop.create_task(self.crash(error))

@@ -12,6 +12,7 @@ from bookstore_streams.settings import Settings
 
 from .connection import translated
 from .journal import KafkaJournal
+from .lease import Lease
 from .recovery import Recovery
 from .rocks import StoreResources
 from .store import LocalStore
@@ -24,10 +25,6 @@ STARTS_MAX = 16
 class SourceConsumer(Protocol):
     """What the worker's group consumer does for the engine."""
 
-    def has_lease(self) -> bool:
-        """Whether the group still counts this worker as alive."""
-        ...
-
     async def committed_offsets(self, number: int, topics: Iterable[str]) -> dict[str, int]:
         """Topic -> committed offset; topics without one are left out."""
         ...
@@ -38,7 +35,11 @@ class SourceConsumer(Protocol):
 
 
 class KafkaBackend:
-    """What the engine asks Kafka and the local disk for; see `ports.Backend`."""
+    """What the engine asks Kafka and the local disk for; see `ports.Backend`.
+
+    Attributes:
+        has_lease: whether the group still counts this worker as alive.
+    """
 
     def __init__(
         self,
@@ -46,6 +47,7 @@ class KafkaBackend:
         directory: Path,
         changelogs: Callable[[], dict[str, str]],
         consumer: Callable[[], SourceConsumer],
+        lease: Lease,
     ) -> None:
         """Make the backend; it connects to nothing before a partition is opened.
 
@@ -54,7 +56,10 @@ class KafkaBackend:
             directory: of this worker, one sub-directory a partition.
             changelogs: table -> changelog topic, known once the app is complete.
             consumer: the group consumer, known once the worker runs.
+            lease: of this worker.
         """
+        # Asked before every call of a handler: no detour.
+        self.has_lease = lease.holds
         self._settings = settings
         self._directory = directory
         self._changelogs = changelogs
@@ -62,10 +67,6 @@ class KafkaBackend:
         self._resources: StoreResources | None = None
         self._recovery = Recovery(settings.broker)
         self._starts = asyncio.Semaphore(STARTS_MAX)
-
-    def has_lease(self) -> bool:
-        """Whether the group still counts this worker as alive."""
-        return self._consumer().has_lease()
 
     async def open(
         self, number: int, topics: Iterable[str], on_progress: Callable[[int, int], None]

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .app import App
-    from .transport import Consumer
 
 
 class Group:
@@ -53,4 +52,4 @@ class Group:
 
     def has_lease(self) -> bool:
         """Whether the group still counts this worker as alive."""
-        return cast("Consumer", self._app.consumer).has_lease()
+        return self._app.lease.holds()

@@ -233,6 +233,7 @@ class Reader:
 
     async def _run(self, job: _Job) -> None:
         partitions = job.left
+        job.store.begin_restore(job.to_pass)
         for partition in partitions:
             self._consumer.seek(partition, job.at[partition])
         self._consumer.resume(*partitions)
@@ -246,6 +247,12 @@ class Reader:
             self._jobs.discard(job)
             self._progress.ended(job)
             self._consumer.pause(*partitions)
+        ending = asyncio.ensure_future(asyncio.to_thread(job.store.end_restore))
+        try:
+            await asyncio.shield(ending)
+        except asyncio.CancelledError:
+            await asyncio.wait([ending])  # nobody may close the store under it
+            raise
 
     async def _pump(self) -> None:
         """Read for whoever recovers, until nobody does."""
@@ -276,7 +283,7 @@ class Reader:
                 writes[table] = {record.key: record.value for record in records}
                 positions[table] = records[-1].offset + 1
         if positions:
-            job.store.apply(writes, positions)
+            job.store.restore(writes, positions)
         # Behind the last record stand markers of transactions, which only the position sees.
         for partition in job.left:
             job.at[partition] = await self._consumer.position(partition)

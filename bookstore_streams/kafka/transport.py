@@ -20,7 +20,7 @@ from faust.transport.drivers import aiokafka as stock
 from faust.types import TP
 
 from . import lenient
-from .lease import Lease
+from .predecessor import remember
 from .unreadable import Unreadable
 
 if TYPE_CHECKING:
@@ -214,9 +214,9 @@ class ConsumerThread(stock.AIOKafkaConsumerThread):
         sent_at_s = time.monotonic()
         try:
             if await coordinator._do_heartbeat():
-                self.consumer.lease.renew(sent_at_s)
+                self.consumer.app.lease.renew(sent_at_s)
             elif coordinator.generation < 0:  # the group has counted us out
-                self.consumer.lease.end()
+                self.consumer.app.lease.end()
         except aiokafka.errors.KafkaError as error:
             self.log.warning("The group did not answer a heartbeat: %r", error)
 
@@ -225,7 +225,6 @@ class Consumer(stock.Consumer):
     """The group consumer: engine records to the engine, the rest to Faust.
 
     Attributes:
-        lease: of this worker.
         is_joining: whether it waits for the group to give out partitions anew.
     """
 
@@ -234,7 +233,6 @@ class Consumer(stock.Consumer):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.lease = Lease(int(self.app.conf.broker_session_timeout * 1000))
         # Nobody seeks while a fetch is on its way: it would skip the records in between.
         self._fetch_gate = asyncio.Lock()
         self.is_joining = False
@@ -242,10 +240,6 @@ class Consumer(stock.Consumer):
 
     def _new_consumer_thread(self) -> ConsumerThread:
         return ConsumerThread(self, loop=self.loop, beacon=self.beacon)
-
-    def has_lease(self) -> bool:
-        """Whether the group still counts this worker as alive."""
-        return self.lease.holds()
 
     async def committed_offsets(self, number: int, topics: Iterable[str]) -> dict[str, int]:
         """Topic -> committed offset; topics without one are left out."""
@@ -313,6 +307,8 @@ class Consumer(stock.Consumer):
         self.is_joining = False
         last, self._membership = self._membership, self._thread.membership()
         await self._thread.renew_lease()
+        if last[0] != self._membership[0]:
+            remember(self.app.directory.path, self._membership[0])
         numbers = self._engine_partitions(assigned)
         self.app.engine.assign(numbers, is_unbroken=is_next(last, self._membership))
         await self._seek_open(numbers)

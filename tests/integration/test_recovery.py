@@ -191,8 +191,8 @@ def test_one_that_begins_later_disturbs_nobody(
         begun = asyncio.Event()
 
         class Told(LocalStore):
-            def apply(self, *args: Any) -> None:
-                super().apply(*args)
+            def restore(self, *args: Any) -> None:
+                super().restore(*args)
                 begun.set()
 
         first, second = changelogs.store(0, Told), changelogs.store(3)
@@ -210,7 +210,7 @@ def test_one_that_begins_later_disturbs_nobody(
 
 def test_a_full_disk_of_one_partition_stops_no_other(run: Callable[[Any], None]) -> None:
     class Full(LocalStore):
-        def apply(self, writes: Writes, positions: Any) -> None:
+        def restore(self, writes: Writes, positions: Any) -> None:
             raise StoreError("no space left")
 
     async def test(changelogs: Changelogs) -> None:

@@ -165,6 +165,42 @@ async def _take_over(broker: Broker, folder: Path) -> None:
 
 
 @pytest.mark.kafka
+@pytest.mark.timeout(300)
+def test_a_killed_worker_that_is_started_again_keeps_nobody_waiting_for_its_session(
+    kafka: KafkaBroker, tmp_path: Path
+) -> None:
+    """Else the group would wait for the dead one until its session ends, and nobody would work."""
+    asyncio.run(_start_again(kafka, tmp_path))
+
+
+async def _start_again(broker: Broker, folder: Path) -> None:
+    session_s = 90.0
+    settings = {
+        "BOOKSTORE_BROKER_SESSION_TIMEOUT_MS": str(int(session_s * 1_000)),
+        "BOOKSTORE_BROKER_REQUEST_TIMEOUT_MS": str(int(session_s * 1_000)),
+    }
+    async with Shop(broker, folder, settings) as shop, Tail(shop, [PAYMENTS]) as tail:
+        killed, stays = shop.worker("killed"), shop.worker("stays")
+        for worker in (killed, stays):
+            worker.start()
+            await worker.is_ready()
+        await shop.warm_up(killed, stays)
+        killed.kill()
+        killed_at = time.monotonic()
+        killed.start()
+        orders = [shop.key_in(number, "order") for number in range(8)]
+        for order in orders:
+            await shop.send(order, placed(order), f"{order}/1")
+        await tail.until(PAYMENTS, 8, 2 * session_s, *orders)
+        took_s = time.monotonic() - killed_at
+        print(f"all keys went on after {took_s:.1f} s, with a session of {session_s:.0f} s")
+        assert took_s < session_s
+        assert "it has left the group now" in killed.text()
+        assert await stays.stop() == 0
+        assert await killed.stop() == 0
+
+
+@pytest.mark.kafka
 def test_a_rebalance_during_a_back_off_keeps_attempts_and_due_time(
     kafka: KafkaBroker, tmp_path: Path
 ) -> None:
