@@ -23,13 +23,14 @@ class Staging:
 
     def get(self, table: str, key: bytes) -> bytes | None:
         """A row as the next message must see it: finished, not only committed."""
-        value = self.rows[table].get(key, _ABSENT)
-        if value is _ABSENT:
-            if self._flushing:
-                value = self._flushing[table].get(key, _ABSENT)
-            if value is _ABSENT:
-                return self._store.get(table, key)
-        return value  # type: ignore[no-any-return]
+        # Looking must not make tables: the batch of a commit under way is not to change.
+        for staged in (self.rows, self._flushing):
+            rows = staged.get(table)
+            if rows is not None:
+                value = rows.get(key, _ABSENT)
+                if value is not _ABSENT:
+                    return value  # type: ignore[no-any-return]
+        return self._store.get(table, key)
 
     def put(self, table: str, key: bytes, value: bytes | None) -> None:
         """Stage one row; None deletes it."""

@@ -35,6 +35,14 @@ def test_a_deleted_row_is_absent_on_every_layer() -> None:
     assert staging.get("t", b"a") == b"2"
 
 
+def test_a_read_changes_nothing_in_the_commit_under_way() -> None:
+    staging, _ = staging_over({b"a": b"1"})
+    staging.put("t", b"a", b"2")
+    batch = staging.take({})
+    assert staging.get("u", b"a") is None
+    assert dict(batch.writes) == {"t": {b"a": b"2"}}
+
+
 def test_a_commit_takes_everything_once() -> None:
     staging, _ = staging_over({})
     event = Emission("events", b"k", b"v", [])
