@@ -62,10 +62,12 @@ def run(first: int, histories: int, jobs: int, failures_max: int) -> int:
         print(f"repeat it: scripts/test sim --seed {failure.seed}")
     count = max(report.histories, 1)
     faults = ", ".join(f"{n} {kind}" for kind, n in sorted(report.faults.items()))
+    seen = ", ".join(f"{n} {what}" for what, n in sorted(report.seen.items()))
     print(
         f"{report.histories} histories from seed {first} in {progress.seconds():.0f} s "
         f"({report.cpu_s / count * 1000:.1f} ms of processor and {report.steps / count:.0f} steps "
-        f"each), commit {commit()}: {len(report.failures)} failed\nfaults: {faults}"
+        f"each), commit {commit()}: {len(report.failures)} failed\nfaults: {faults}\n"
+        f"histories in which the engine counted: {seen}"
     )
     return 1 if report.failures else 0
 

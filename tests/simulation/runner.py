@@ -17,6 +17,7 @@ import signal
 import sys
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -41,6 +42,7 @@ class Report:
     Attributes:
         failures: in the order in which they were found.
         faults: kind -> how many of it came.
+        seen: what the engine's counters tell -> in how many histories it was not 0.
         cpu_s: that the children took.
     """
 
@@ -48,7 +50,8 @@ class Report:
     steps: int = 0
     cpu_s: float = 0.0
     failures: list[Failure] = field(default_factory=list)
-    faults: dict[str, int] = field(default_factory=dict)
+    faults: Counter[str] = field(default_factory=Counter)
+    seen: Counter[str] = field(default_factory=Counter)
 
     def add(self, other: Report) -> None:
         """Add what came of further histories."""
@@ -56,8 +59,8 @@ class Report:
         self.steps += other.steps
         self.cpu_s += other.cpu_s
         self.failures += other.failures
-        for kind, count in other.faults.items():
-            self.faults[kind] = self.faults.get(kind, 0) + count
+        self.faults += other.faults
+        self.seen += other.seen
 
 
 def prepare() -> None:
@@ -91,8 +94,8 @@ def live(seed: int, report: Report) -> object:
     report.steps += world.loop.steps
     for entry in world.log.entries:
         if type(entry) is Fault:
-            kind = entry.what.partition(" ")[0]
-            report.faults[kind] = report.faults.get(kind, 0) + 1
+            report.faults[entry.what.partition(" ")[0]] += 1
+    report.seen.update(world.counted())
     return world
 
 

@@ -228,6 +228,15 @@ class World:
         """Workers whose process is there."""
         return [worker for worker in self._everyone if not worker.process.is_dead]
 
+    def counted(self) -> set[str]:
+        """What the workers' engines counted, whatever the consumer: that it came at all."""
+        return {
+            name.partition(":")[2] or name
+            for worker in self._everyone
+            for name, count in worker.engine.counters.items()
+            if count
+        }
+
     def start_worker(self) -> None:
         """Start one more, on a disk that nobody has, if there are not too many."""
         used = {id(worker.disk) for worker in self.living()}
