@@ -36,7 +36,7 @@ FIRST_EFFECT_S_MAX = 60.0
 LOOK_EVERY_S = 0.05
 # Ten looks: in less, one look more or less is the difference.
 SECONDS_TO_TELL = 0.5
-LATENCY_S_MAX = 60.0
+FOLLOW_S_MAX = 60.0
 # After a start: imports, first rebalance and caches are not what a latency run is about.
 SETTLE_S = 1.0
 # Of our engine's contestants; their partitions are those of the race that was first.
@@ -83,6 +83,7 @@ class Conditions:
             source is filled only once all of them have joined.
         is_silent: tells accounts whose messages must lead to no event.
         first_effect_s_max: how long it may take until the first event is there.
+        follow_s_max: in a latency run, how long after the last message its event may come.
         prepare: awaited before the worker is started, with its topics there and empty.
         before_stop: awaited when the work is done, while the workers still run.
     """
@@ -90,6 +91,7 @@ class Conditions:
     workers: int = 1
     is_silent: Callable[[str], bool] = no_account
     first_effect_s_max: float = FIRST_EFFECT_S_MAX
+    follow_s_max: float = FOLLOW_S_MAX
     prepare: Callable[[Contest], Awaitable[None]] | None = None
     before_stop: Callable[[Contest, Sequence[Worker]], Awaitable[None]] | None = None
 
@@ -227,7 +229,7 @@ class Track:
                 await self.filler.trickle(contest.source, islice(load, warm_up), pause_s)
                 await self.judge.await_events(*output, heard_first)
             await asyncio.sleep(SETTLE_S)
-            async with asyncio.timeout(messages * pause_s + LATENCY_S_MAX):
+            async with asyncio.timeout(messages * pause_s + conditions.follow_s_max):
                 seen, sent = await asyncio.gather(
                     self.judge.await_events(*output, len(heard)),
                     self.filler.trickle(contest.source, islice(load, warm_up, None), pause_s),
