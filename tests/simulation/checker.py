@@ -127,6 +127,8 @@ class Judge:
         self._epochs: dict[int, int] = defaultdict(int)
         self._sent: dict[tuple[str, int], list[Sent]] = defaultdict(list)
         self._first: dict[str, Sent] = {}
+        # Ids that came under more than one key: they have no place in the order of either.
+        self._twins: set[str] = set()
         self._placed_at_ms: dict[str, int] = {}
         self._replays: Counter[str] = Counter()
         self._marks: dict[tuple[str, int], int] = defaultdict(int)
@@ -170,6 +172,8 @@ class Judge:
         if sent.kind == "replay":
             self._replays[message_id] += 1
         if message_id in self._first:
+            if self._first[message_id].record.key != record.key:
+                self._twins.add(message_id)
             return
         self._first[message_id] = sent
         if sent.kind not in IGNORED and record.key is not None:
@@ -224,6 +228,10 @@ class Judge:
             if worker == call.worker or not (self._is_stale(worker, call.at_ms) or is_known):
                 raise Violation("in-flight", f"{call} began while {other} runs")
         running[call.worker] = call
+        for key, calls in consumer.running.items():
+            beside = calls.get(call.worker) if key != call.key else None
+            if beside is not None and beside.message_id == call.message_id:
+                raise Violation("in-flight", f"{call} began while {beside} runs")
         life = consumer.life(call.worker, call.key)
         if is_stale and not is_hook:
             raise Violation("lease", f"{call} without a lease")
@@ -246,12 +254,12 @@ class Judge:
         where = topic, call.key
         order = consumer.order[where]
         ended = consumer.ended
-        if ended[call.message_id]:
+        if ended[call.message_id] or call.message_id in self._twins:
             return  # a replay: its first place in the order was taken long ago
         for earlier in order[consumer.front[where] :]:
             if earlier == call.message_id:
                 return
-            if not ended[earlier] and earlier not in life.finished:
+            if not ended[earlier] and earlier not in life.finished | self._twins:
                 if self._first[earlier].kind in UNREADABLE:
                     continue  # given up without a call, in a commit still to come
                 raise Violation("order", f"{call} while the earlier {earlier} is unfinished")
@@ -535,10 +543,10 @@ class Judge:
             return
         where = record.topic, record.key.decode()
         order, front = consumer.order[where], consumer.front[where]
-        while front < len(order) and consumer.ended[order[front]]:
+        while front < len(order) and (consumer.ended[order[front]] or order[front] in self._twins):
             front += 1
         consumer.front[where] = front
-        if message_id in order[front:]:
+        if message_id in order[front:] and message_id not in self._twins:
             raise Violation("order", f"{message_id} ended before the earlier {order[front]}")
 
     def _check_moved(
@@ -574,6 +582,8 @@ class Judge:
                 raise Violation("parking", f"{message_id} is in the lot, not in the inbox")
         places: dict[str, int] = {}
         for message_id in ids:
+            if message_id in self._twins:
+                continue
             topic = self._first[message_id].record.topic
             place = consumer.order[topic, key].index(message_id)
             if place < places.get(topic, -1) and not self._replays[message_id]:

@@ -130,6 +130,7 @@ def _shape(drill: Drill) -> Shape:
         redelivery=0.0,
         loss=0.0,
         copies=0.0,
+        twins=0.0,
         replays=0.0,
         poison=0.0,
         failing=0.0,

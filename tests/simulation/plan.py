@@ -64,6 +64,7 @@ class Shape:
     redelivery: float
     loss: float
     copies: float
+    twins: float
     replays: float
     poison: float
     failing: float
@@ -104,6 +105,7 @@ def draw_shape(draw: random.Random) -> Shape:
         redelivery=pick((0.0, 0.0, 0.3)),
         loss=pick((0.0, 0.0, 0.0, 0.2)),
         copies=pick((0.0, 0.0, 0.3)),
+        twins=pick((0.0, 0.0, 0.0, 0.3)),
         replays=pick((0.0, 0.0, 0.3)),
         poison=pick((0.0, 0.0, 0.0, 0.3)),
         failing=pick((0.0, 0.2, 0.5, 1.0)),

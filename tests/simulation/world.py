@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import orjson
 
-from bookstore_streams.testing.memory import MemoryRecord
+from bookstore_streams.testing.memory import MemoryRecord, partition_of
 from tests.simulation.backend import APP, Broker, Disk
 from tests.simulation.checker import Judge, Violation
 from tests.simulation.clock import Clock
@@ -148,6 +148,10 @@ class World:
                 topic, key, message_id = draw.choice(sent)
                 is_replay = draw.random() * (shape.copies + shape.replays) < shape.replays
                 self.send(topic, key, message_id, "replay" if is_replay else "copy", n)
+            elif sent and draw.random() < shape.twins:
+                # A producer's mistake: an id that it gave to a message of another key.
+                topic, key, message_id = draw.choice(sent)
+                self.send(topic, draw.choice(self._beside(key, keys)), message_id, "copy", n)
             else:
                 key, message_id = draw.choice(keys), f"m{n}"
                 topic = draw.choice(topics)
@@ -158,6 +162,11 @@ class World:
                 self.send(topic, key, message_id, kind, n)
             gap_ms = draw.choice((0, shape.gap_ms, 3 * shape.gap_ms))
             await asyncio.sleep(gap_ms / 1000)
+
+    def _beside(self, key: str, keys: list[str]) -> list[str]:
+        """The keys in the same partition: between partitions nobody looks for copies."""
+        number = partition_of(key.encode(), self.shape.partitions)
+        return [k for k in keys if partition_of(k.encode(), self.shape.partitions) == number]
 
     def _draw_scripts(self, message_id: str) -> None:
         draw, shape = self.random, self.shape

@@ -453,6 +453,12 @@ MUTANTS = (
         ("engine.turns", "        if lane.is_busy:\n            return None\n", ""),
     ),
     _mutant(
+        "copies-under-two-keys-at-once",
+        "two keys with one id are handled side by side",
+        ("engine.turns", "        if others is None:\n", "        if True:\n"),
+        ("engine.turns", " or turn.inbox_key in self._in_flight:", ":"),
+    ),
+    _mutant(
         "redelivery-taken-again",
         "records that were delivered before take a slot again",
         ("engine.partition", "            if record.offset < expected:", "            if False:"),
