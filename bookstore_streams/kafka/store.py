@@ -14,7 +14,6 @@ import logging
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -173,7 +172,11 @@ class LocalStore:
         batch.put(_AT_KEY, b"%d" % now_ms, self._handles[_META])
         for expiry in self._expiries:
             written = writes.get(expiry.table, {})
-            for key in expiry.step(now_ms, len(written)):
+            try:
+                expired = expiry.step(now_ms, len(written))
+            except Exception as error:
+                raise self._failed(error, "read") from error
+            for key in expired:
                 if key not in written:
                     batch.delete(key, self._handles[expiry.table])
         self._write(batch, positions)
@@ -368,7 +371,7 @@ class LocalStore:
 
     def _expire_from_the_beginning(self) -> None:
         self._expiries = tuple(
-            Expiry(table, age_ms, partial(self.scan, table, b""))
+            Expiry(table, age_ms, self._families[table].iter)
             for table, age_ms in self._expiring.items()
         )
 

@@ -17,6 +17,7 @@ from pathlib import Path
 import orjson
 import pytest
 
+from bookstore_streams.core.inbox import Outcome, inbox_row
 from bookstore_streams.errors import StoreError
 from bookstore_streams.kafka.rocks import StoreResources
 from bookstore_streams.kafka.store import LocalStore
@@ -59,7 +60,7 @@ def sample(tmp_path_factory: pytest.TempPathFactory, resources: StoreResources) 
         changed = {
             table: {
                 b"%b-%d" % (table.encode(), (commit * 7 + n) % 50): orjson.dumps(
-                    {"outcome": "applied", "at_ms": at_ms, "commit": commit}
+                    inbox_row(Outcome.APPLIED, at_ms, None, "orders", 0, commit)
                 )
                 for n in range(4)
             }
