@@ -41,7 +41,7 @@ START_S_MAX = 120.0
 ROWS_PER_S_MIN = 5_000
 # `partition 3: open after 412 ms, ...` and lines that tell how far a rebuild is.
 OPENED = re.compile(r"open after (\d+) ms")
-PROGRESS = re.compile(r"partition \d+:.*(restor|recover|rebuil)", re.IGNORECASE)
+PROGRESS = re.compile(r"recovering \d+ partitions.*")
 LINES_KEPT = 3
 PROBE_EVERY_S = 0.1
 
@@ -146,7 +146,7 @@ class _Run:
             "open_ms_max": max(map(int, OPENED.findall("\n".join(lines))), default=None),
             "rss_mb_max": round(usage.rss_mb_max, 1),
             "cpu_s": usage.cpu_s,
-            "progress": [line[:200] for line in lines if PROGRESS.search(line)][:LINES_KEPT],
+            "progress": PROGRESS.findall("\n".join(lines))[:LINES_KEPT],
             "probes_answered": len(heard),
             "is_exact": _is_restored(heard)
             if contestant is STOCK

@@ -8,9 +8,9 @@ from typing import Any
 Result = Mapping[str, Any]
 
 
-def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table; the first column stands left, the others right."""
-    rule = ["---", *["---:"] * (len(head) - 1)]
+def markdown(head: Sequence[str], rows: Sequence[Sequence[str]], words: int = 1) -> str:
+    """A table; the first columns, with words in them, stand left, the others right."""
+    rule = [*["---"] * words, *["---:"] * (len(head) - words)]
     return "".join(f"| {' | '.join(row)} |\n" for row in (head, rule, *rows))
 
 
