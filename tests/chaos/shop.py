@@ -273,7 +273,11 @@ class WorkerProcess:
         Faust's own start-up ends with aiokafka's exception where a connection is lost.
         """
         started = self.text().rpartition("--- start ")[2]
-        lost = re.search(r"^(Error: .*Kafka|aiokafka\.errors\.)", started, re.MULTILINE)
+        lost = re.search(
+            r"^(Error: (No Kafka broker|preparing the topics)|aiokafka\.errors\.)",
+            started,
+            re.MULTILINE,
+        )
         return lost is not None and "InvariantError" not in started
 
     def tail(self, lines: int = 30) -> str:
