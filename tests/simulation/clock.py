@@ -12,16 +12,21 @@ from tests.simulation.loop import START_S, SimLoop
 
 
 class Clock:
-    """A `ports.Clock` that goes by a loop."""
+    """A `ports.Clock` that goes by a loop.
 
-    __slots__ = ("_loop",)
+    Attributes:
+        shift_ms: by how much it is wrong.
+    """
+
+    __slots__ = ("_loop", "shift_ms")
 
     def __init__(self, loop: SimLoop) -> None:
         self._loop = loop
+        self.shift_ms = 0
 
     def now_ms(self) -> int:
         """Epoch ms; rounded, since a timer set for 2.3 s fires at 2.2999999999999998."""
-        return START_MS + round((self._loop.now_s - START_S) * 1_000)
+        return START_MS + round((self._loop.now_s - START_S) * 1_000) + self.shift_ms
 
 
 _virtual = SimpleNamespace(

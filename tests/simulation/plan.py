@@ -36,6 +36,7 @@ KINDS = (
     "refuse",  # an answer is an error, though what was asked for may have been done
     "late",  # a commit request arrives when nobody waits for it any more
     "store",  # the disk fails
+    "clock",  # of a worker is set
     "provider",  # is down for a while
 )
 POISON = ("tombstone", "unknown-type", "undecodable", "broken", "missing-id", "missing-key")
@@ -243,5 +244,7 @@ class Plan:
                 worker.late_s = draw.choice((0.01, 0.3, 2.0))
             case "store":
                 worker.errors[draw.choice(STORE_STEPS)] = StoreError("damaged")
+            case "clock":
+                worker.clock.shift_ms = draw.choice((-20_000, -300, 300, 20_000))
             case "provider":
                 world.shop.down_until_s = world.loop.now_s + draw.choice((0.1, 1.0, 3.0))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from bookstore_streams.engine.engine import Engine
 from bookstore_streams.errors import ConnectionLostError
 from tests.simulation.backend import REQUEST_TIMEOUT_S, Backend, Disk, nevermore
+from tests.simulation.clock import Clock
 from tests.simulation.log import Entry
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ class Worker:
         process: of the loop.
         engine: the real one.
         disk: outlives the worker.
+        clock: of its machine.
         errors: point -> what the next answer there is.
         late_s: set when the next commit request is to arrive that much too late.
         cut_until_s: time of the loop until which it reaches neither broker nor group.
@@ -44,6 +46,7 @@ class Worker:
         self.name = name
         self.process = world.loop.add(name)
         self.disk = disk
+        self.clock = Clock(world.loop)
         self.errors: dict[str, BaseException] = {}
         self.late_s: float | None = None
         self.cut_until_s = 0.0
@@ -59,7 +62,7 @@ class Worker:
         self._random = random.Random(world.random.random())
         self.engine = Engine(
             Backend(self),
-            world.clock,
+            self.clock,
             world.shape.limits,
             session_timeout_ms=world.shape.session_timeout_ms,
             on_fatal=self._on_fatal,
@@ -73,7 +76,7 @@ class Worker:
         await self._feed()
 
     def now_ms(self) -> int:
-        """Epoch ms."""
+        """Epoch ms, as everybody else has it."""
         return self.world.clock.now_ms()
 
     def tell(self, entry: Entry) -> None:

@@ -47,7 +47,8 @@ class World:
         self.loop = SimLoop(lambda n: int(chance() * n))  # type: ignore[abstract]
         self.clock = Clock(self.loop)
         self._latency = random.Random(self.random.random()).random
-        self.judge = Judge(self.shape.specs, self.shape.partitions)
+        is_true = "clock" not in self.shape.kinds
+        self.judge = Judge(self.shape.specs, self.shape.partitions, are_clocks_true=is_true)
         self.log = Log(self._look)
         self.commit_timeout_s = self.shape.commit_timeout_ms / 1000
         self.failure: BaseException | None = None
@@ -310,6 +311,7 @@ class World:
         for worker in self.living():
             worker.errors.clear()
             worker.late_s = None
+            worker.clock.shift_ms = 0
             worker.cut_until_s = 0.0
             self.wake(worker)
             self.group.hear(worker)
