@@ -18,6 +18,7 @@ from bookstore_streams.core.policy import Jitter
 from bookstore_streams.core.record import unpack
 from bookstore_streams.testing.memory import MemoryRecord, partition_of
 from tests.simulation.backend import CHANGELOGS, EFFECTS
+from tests.simulation.letters import original, what_is_wrong
 from tests.simulation.log import (
     Asked,
     Called,
@@ -444,12 +445,12 @@ class Judge:
             told[event["by"], event["id"], event["fate"]] += 1
             return
         consumer = self._by_letters[record.topic]
-        message_id = record.header("message-id")
-        if message_id is None:
-            topic, where = (record.header("original-topic-partition-offset") or "").split(" ", 1)
-            number, _, offset = where.partition("]] @")
-            message_id = f"{topic}-{number.strip('[')}-{offset}"
-        letters.append((consumer, message_id))
+        topic, number, offset = original(record)
+        source = self._sent[topic, number][offset]
+        wrong = what_is_wrong(consumer.spec, record, source)
+        if wrong is not None:
+            raise Violation("dead-letters", f"that of {source.message_id}: {wrong}")
+        letters.append((consumer, source.message_id))
 
     def _on_effect(self, record: MemoryRecord, begun: list[tuple[_Consumer, str, str]]) -> None:
         row_key, value = record.key or b"", record.value

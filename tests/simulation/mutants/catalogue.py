@@ -421,6 +421,15 @@ MUTANTS = (
         ),
     ),
     _mutant(
+        "dead-letter-counts-from-one",
+        "a dead letter says one attempt more than there was",
+        (
+            "engine.dead_letters",
+            "RETRY_ATTEMPT: str(letter.attempts)",
+            "RETRY_ATTEMPT: str(letter.attempts + 1)",
+        ),
+    ),
+    _mutant(
         "events-twice",
         "an event is published twice",
         (
