@@ -16,6 +16,7 @@ from click.core import ParameterSource
 
 from bookstore_streams.errors import BookstoreError, ConfigError
 
+from .files import raise_limit
 from .noise import keep_out
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class Worker(faust.Worker):
         # runs; what they tell stands in our own message.
         logging.getLogger("aiokafka").addHandler(logging.NullHandler())
         keep_out()
+        raise_limit()
         # Faust handles signals once it runs; until then there is nothing to drain.
         signal.signal(signal.SIGTERM, _leave)
         try:

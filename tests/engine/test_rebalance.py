@@ -203,6 +203,25 @@ async def test_what_breaks_meanwhile_is_not_opened_before_the_group_has_decided(
     await worker.stop()
 
 
+async def test_what_breaks_while_it_stands_still_is_not_opened_before_the_decision(
+    world: World,
+) -> None:
+    worker = await world.start()
+    partition = worker.engine.open_partition(0)
+    assert partition is not None
+    await worker.engine.pause([0])
+    steps = opened(worker)
+    partition.deliver("a topic that it does not have", [])
+    await asyncio.sleep(30)
+    assert steps == ["close"]
+    assert worker.engine.status()[0].cause
+    world.send("A", "a1")
+    assign(worker, 0)
+    await world.until_applied("a1")
+    assert world.called() == ["a1"]
+    await worker.stop()
+
+
 async def test_a_parked_key_that_comes_due_meanwhile_is_tried_as_soon_as_it_goes_on(
     world: World,
 ) -> None:
