@@ -10,7 +10,6 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -30,7 +29,7 @@ from aiokafka.errors import KafkaError
 from aiokafka.structs import OffsetAndMetadata
 
 from bookstore_streams.settings import Settings, read
-from bookstore_streams.testing.brokers import BROKERS, HOST, Broker
+from bookstore_streams.testing.brokers import BROKERS, HOST, Broker, free_port
 from bookstore_streams.testing.provider import ProviderControl
 
 from .story import ORDERS
@@ -175,7 +174,7 @@ def stage(root: Path, folder: Path, broker: str, telling: Telling) -> Iterator[S
             "BOOKSTORE_PROFILE": "demo",
             "BOOKSTORE_APP_ROOT": str(root),
             "BOOKSTORE_DATA_DIR": str(folder / "worker"),
-            "BOOKSTORE_WEB_PORT": str(_free_port()),
+            "BOOKSTORE_WEB_PORT": str(free_port()),
         }
         if is_own_broker:
             own_broker = _start_broker(stack, broker, folder, telling)
@@ -198,7 +197,7 @@ def stage(root: Path, folder: Path, broker: str, telling: Telling) -> Iterator[S
             env,
             settings,
             web_url,
-            _free_port(),
+            free_port(),
             ProviderControl(env["BOOKSTORE_PAYMENT_URL"]),
             worker,
             check,
@@ -305,12 +304,6 @@ def _environment(root: Path, env: Mapping[str, str]) -> dict[str, str]:
 
 def _after(began: float) -> str:
     return f", ready after {time.monotonic() - began:.1f} s"
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
 
 
 # --- A broker that others use, too ------------------------------------------------------
