@@ -167,12 +167,22 @@ def test_partitions_that_open_together_are_rebuilt_by_one_consumer(
 
 def test_a_store_that_is_there_reads_only_what_it_lacks(run: Callable[[Any], None]) -> None:
     async def test(changelogs: Changelogs) -> None:
+        rows: list[int] = []
+
+        class Counted(LocalStore):
+            def restore(self, writes: Writes, positions: Any) -> None:
+                rows.append(sum(map(len, writes.values())))
+                super().restore(writes, positions)
+
         await changelogs.write(1, 1_000)
-        store = changelogs.store(1)
+        store = changelogs.store(1, Counted)
         await changelogs.recover(store, 1)
+        assert sum(rows) >= 1_900
+        rows.clear()
         await changelogs.write(1, 30)
         told = await changelogs.recover(store, 1)
         assert told[-1][1] < 100
+        assert sum(rows) == 60
         assert changelogs.found(store) == changelogs.rows[1]
         told = await changelogs.recover(store, 1)
         assert told[-1][1] <= 2  # markers
