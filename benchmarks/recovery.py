@@ -36,9 +36,9 @@ OURS = Contestant("subject", "deposit", "bookstore_streams")
 STOCK = CONTESTANTS["stock-at-least-once"]
 # Of every row before the probes.
 COUNT, TOTAL = 5, 500
-# A stock worker reads some ten thousand rows a second.
+# A stock worker on a busy machine was seen to read a thousand rows a second.
 START_S_MAX = 120.0
-ROWS_PER_S_MIN = 5_000
+ROWS_PER_S_MIN = 1_000
 # `partition 3: open after 412 ms, ...` and lines that tell how far a rebuild is.
 OPENED = re.compile(r"open after (\d+) ms")
 PROGRESS = re.compile(r"recovering \d+ partitions.*")
@@ -258,7 +258,7 @@ BENCHMARK = Benchmark(
         "partitions": Number(4, 4, 4, "of each topic"),
         "rounds": Number(1, 1, 2, "ours and stock rebuild once in each"),
         "rows": Number(2_000, 10_000_000, 10_000_000, "rows of the large table"),
-        "paired_rows": Number(2_000, 1_000_000, 3_000_000, "rows of the table that both rebuild"),
+        "paired_rows": Number(2_000, 300_000, 1_000_000, "rows of the table that both rebuild"),
     },
     measure=measure,
     minutes=(4.0, 10.0),
