@@ -134,6 +134,7 @@ def _shape(drill: Drill) -> Shape:
         replays=0.0,
         poison=0.0,
         failing=0.0,
+        stuck=0.0,
         gap_ms=0,
         keeps_pictures=False,
         kinds=(),

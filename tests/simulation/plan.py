@@ -69,6 +69,7 @@ class Shape:
     replays: float
     poison: float
     failing: float
+    stuck: float
     gap_ms: int
     keeps_pictures: bool
     kinds: tuple[str, ...]
@@ -110,6 +111,7 @@ def draw_shape(draw: random.Random) -> Shape:
         replays=pick((0.0, 0.0, 0.3)),
         poison=pick((0.0, 0.0, 0.0, 0.3)),
         failing=pick((0.0, 0.2, 0.5, 1.0)),
+        stuck=pick((0.0, 0.0, 0.2)),
         gap_ms=pick((0, 0, 5, 100)),
         keeps_pictures="kill" in kinds and chance() < 0.3,
         kinds=kinds,

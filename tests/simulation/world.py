@@ -174,8 +174,14 @@ class World:
         for spec in shape.specs:
             for scripts in (self.shop.scripts, self.shop.hook_scripts):
                 if draw.random() < shape.failing * (1 if scripts is self.shop.scripts else 0.3):
-                    steps = [self._draw_step() for _ in range(draw.choice((1, 1, 2, 3, 6)))]
-                    scripts[spec.name, message_id] = steps
+                    count = draw.choice((1, 1, 2, 3, 6))
+                    steps = [self._draw_step() for _ in range(count)]
+                    # What fails often fails the same way again.
+                    scripts[spec.name, message_id] = draw.choice((steps, steps[:1] * count))
+            if draw.random() < shape.stuck:
+                # While it waits the watermark stands, and all behind it is covered by the inbox.
+                step = Step("slow", draw.choice((200, 2_000)))
+                self.shop.scripts.setdefault((spec.name, message_id), []).insert(0, step)
 
     def _draw_step(self) -> Step:
         draw = self.random
