@@ -256,7 +256,8 @@ class Consumer(stock.Consumer):
 
     async def _wait_next_records(self, timeout: float) -> Any:
         """Look again soon where there is nothing to fetch from: Faust would sleep a second."""
-        if self.flow_active and not self._get_active_partitions():
+        is_idle = self.flow_active and not self._get_active_partitions()
+        if is_idle and not self.app.client_only:  # a client has no assignment, and fetches all
             await self.sleep(FETCH_WAIT_S_MAX)
             return {}, set()
         return await super()._wait_next_records(timeout)
