@@ -61,7 +61,7 @@ BOTH = (Way.REQUESTS, Way.ANSWERS)
 
 @dataclass(slots=True)
 class _Trap:
-    """Cuts a connection at a request of this kind.
+    """Cuts all connections at a request of this kind.
 
     Attributes:
         skips: how many such requests are let through first.
@@ -108,7 +108,7 @@ class _Connection:
             await self._link.passes(Way.REQUESTS)
             trap = self._link.trap_for(api)
             if trap is not None and trap.when is When.BEFORE:
-                self.cut()
+                self._link.cut_now()
                 trap.sprung.set()
                 return
             if trap is not None:
@@ -123,7 +123,7 @@ class _Connection:
             (correlation_id,) = struct.unpack_from(">i", frame, 4)
             trap = self._caught.pop(correlation_id, None)
             if trap is not None:
-                self.cut()
+                self._link.cut_now()
                 trap.sprung.set()
                 return
             writer.write(frame)
@@ -171,20 +171,20 @@ class Link:
 
     def cut(self) -> None:
         """Reset every connection. What was held is lost; new ones are taken."""
-        self._soon(self._cut)
+        self._soon(self.cut_now)
 
     def lose(self) -> None:
         """Reset every connection, with what was held, and let new ones pass."""
 
         def lose() -> None:
-            self._cut()
+            self.cut_now()
             for flow in self._flows.values():
                 flow.set()
 
         self._soon(lose)
 
     def cut_at(self, api: Api, when: When, skips: int = 0) -> threading.Event:
-        """Cut the connection at a request of this kind, once; what is returned says when."""
+        """Cut all connections at a request of this kind, once; what is returned says when."""
         trap = _Trap(api, when, skips, threading.Event())
         self._trap = trap
         return trap.sprung
@@ -255,7 +255,8 @@ class Link:
         finally:
             self._handlers.discard(task)
 
-    def _cut(self) -> None:
+    def cut_now(self) -> None:
+        """Reset every connection; on the proxy's own loop."""
         for connection in list(self._connections):
             connection.cut()
 
