@@ -19,7 +19,7 @@ WAIT_S_MAX = 60.0
 HANDED_OVER_MAX = 500
 WAIT_S_FULL = 0.01
 
-_HELD = b'"state":"%b"' % KeyState.HELD.value.encode()
+_HELD = b'{"state":"%b",' % KeyState.HELD.value.encode()
 _DUE = b'"due_ms":'
 
 
@@ -98,7 +98,7 @@ def due_ms_of(row: bytes) -> int | None:
     The same as `resume(ParkedKey.from_row(...))` for a tenth of its time, which counts where
     an opening reads a million rows. Only words of ours and numbers stand before the due time.
     """
-    begin = row.index(_DUE) + len(_DUE)
-    if _HELD in row[:begin]:
+    if row.startswith(_HELD):
         return None
+    begin = row.index(_DUE) + len(_DUE)
     return int(row[begin : row.index(b",", begin)])

@@ -257,7 +257,7 @@ def test_expired_rows_go_from_disk_and_those_of_parked_messages_stay(
     rows[b"parked"] = inbox_row(old, "parked")
     store.apply({"inbox": rows}, {"inbox": len(rows)})
     store = opened()
-    left = []
+    left = [len(rows)]
     for commit in range(40):
         store.apply({"inbox": {b"z%d" % commit: inbox_row(new)}}, {"inbox": 3_000 + commit})
         left.append(sum(1 for _ in store.scan("inbox")))

@@ -263,6 +263,20 @@ def test_a_missing_file_is_found_at_opening_and_said_in_one_line(
         assert_said(caplog, path)
 
 
+def test_a_missing_current_is_found_where_there_is_no_log_either(
+    damaged: Callable[[], Path],
+    sample: Sample,
+    resources: StoreResources,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """RocksDB would begin anew without a word."""
+    path = damaged()
+    for file in (*files(path, "*.log"), path / "CURRENT"):
+        file.unlink()
+    assert outcome(path, sample, resources) == "rebuilt"
+    assert_said(caplog, path)
+
+
 def test_a_missing_write_ahead_log_is_an_earlier_commit(
     damaged: Callable[[], Path], sample: Sample, resources: StoreResources
 ) -> None:
@@ -280,6 +294,40 @@ def test_an_older_file_in_the_place_of_a_newer_one_is_found(
     older, *_, newer = files(path, "*.sst")
     shutil.copy(older, newer)
     assert outcome(path, sample, resources) in ("rebuilt", "found by a read")
+
+
+@pytest.mark.parametrize("read", ["scan", "get", "expiry"])
+def test_damage_that_only_a_read_meets_is_found_by_it(
+    tmp_path: Path, resources: StoreResources, read: str
+) -> None:
+    """An iterator just ends at a broken block: what it gave must not pass for the whole table."""
+    path, at_ms = tmp_path / "partition-0", time.time_ns() // 1_000_000
+    store = open_store(path, resources)
+    row = orjson.dumps(inbox_row(Outcome.APPLIED, at_ms, "k" * 100, "orders", 0, 1))
+    rows: dict[bytes, bytes | None] = {
+        b"%06d" % n: row + random.Random(n).randbytes(100) for n in range(3_000)
+    }
+    store.apply({"inbox": rows}, {"inbox": 1})
+    store._families["inbox"].flush()
+    store.close()
+    file = max(files(path, "*.sst"), key=lambda each: each.stat().st_size)
+    raw = bytearray(file.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    file.write_bytes(raw)
+    store = open_store(path, resources)
+    assert store.position("inbox") == 1
+    more: Writes = {"inbox": {b"x%d" % n: row for n in range(2_000)}}
+    reading: dict[str, Callable[[], object]] = {
+        "scan": lambda: list(store.scan("inbox")),
+        "get": lambda: [store.get("inbox", key) for key in rows],
+        "expiry": lambda: store.apply(more, {}),
+    }
+    with pytest.raises(StoreError, match="rebuilt from the changelogs"):
+        reading[read]()
+    store.close()
+    store = open_store(path, resources)
+    assert store.position("inbox") == 0
+    store.close()
 
 
 def test_damage_found_by_a_commit_is_rebuilt_at_the_next_opening(
