@@ -267,6 +267,23 @@ def test_expired_rows_go_from_disk_and_those_of_parked_messages_stay(
     assert max(steps) <= 66
 
 
+def test_expired_rows_that_a_changelog_still_had_go_as_well(
+    opened: Callable[..., LocalStore],
+) -> None:
+    store = opened()
+    store.apply({}, {})  # a pass over the empty table: it must not put off the next one
+    store.begin_restore(100)
+    rows: dict[bytes, bytes | None] = {
+        b"%d" % n: inbox_row(now_ms() - 2 * HOUR_MS * (n % 2)) for n in range(100)
+    }
+    store.restore({"inbox": rows}, {"inbox": 100})
+    assert len(list(store.scan("inbox"))) == 100
+    store.end_restore()
+    for _ in range(3):
+        store.apply({}, {})
+    assert {int(key) % 2 for key, _ in store.scan("inbox")} == {0}
+
+
 def test_an_expired_row_that_is_written_again_stays(opened: Callable[..., LocalStore]) -> None:
     store = opened()
     store.apply({"inbox": {b"a": inbox_row(now_ms() - 2 * HOUR_MS)}}, {"inbox": 1})
