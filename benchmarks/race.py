@@ -13,6 +13,7 @@ from itertools import islice
 from typing import Self
 
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.errors import KafkaError
 
 from benchmarks.engine.contest import Contest
 from benchmarks.engine.contestants import Contestant
@@ -296,7 +297,10 @@ class Track:
         """
         deadline_s = time.monotonic() + FIRST_EFFECT_S_MAX
         while time.monotonic() < deadline_s:
-            described = await self.admin.describe_consumer_groups([contest.group])
+            try:
+                described = await self.admin.describe_consumer_groups([contest.group])
+            except KafkaError:  # a new broker has had no group yet
+                described = []
             # error, name, state, protocol type, protocol, members
             found = [tuple(group) for each in described for group in each.groups]
             if any(group[2] == "Stable" and len(group[5]) == count for group in found):
