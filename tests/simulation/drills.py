@@ -23,11 +23,12 @@ from tests.simulation.world import World
 if TYPE_CHECKING:
     from tests.simulation.worker import Worker
 
-#: What the calls of a message do: succeed; wait, then succeed; fail once; fail for good.
+#: What the calls of a message do: succeed; wait and succeed; fail, then wait and succeed; fail
+#: for good, after which the hook waits.
 SCRIPTS = {
     "o": [],
     "w": [Step("slow", 1)],
-    "t": [Step("transient")],
+    "t": [Step("transient"), Step("slow", 1)],
     "p": [Step("permanent")],
 }
 REBALANCES = ("pause", "eager")
@@ -71,6 +72,7 @@ class DrillWorld(World):
             message_id = f"m{n}"
             steps = list(SCRIPTS[script])
             self.shop.scripts["billing", message_id] = steps
+            self.shop.hook_scripts["billing", message_id] = [Step("slow", 1)]
             self.send("orders", f"k{key}", message_id, "message", n)
         await asyncio.sleep(0)
 

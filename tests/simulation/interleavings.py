@@ -36,7 +36,11 @@ from bookstore_streams.core.parking import ParkedKey
 from bookstore_streams.core.policy import Jitter, Policy
 from bookstore_streams.core.watermark import Watermark
 
-POLICY = Policy(attempts_max=3, backoff_ms_base=1, jitter=Jitter.NONE, immediate_attempts=1)
+#: By immediate attempts: without any, a message is parked as soon as it fails.
+POLICIES = tuple(
+    Policy(attempts_max=3, backoff_ms_base=1, jitter=Jitter.NONE, immediate_attempts=immediate)
+    for immediate in range(2)
+)
 DOWN = Failure(True, "TransientError", "down")
 NEVER = Failure(False, "PermanentError", "never")
 
@@ -49,12 +53,13 @@ IDS = ((0, 1, 2), (0, 0, 2), (0, 1, 0), (0, 1, 1))
 
 
 class Scenario(NamedTuple):
-    """Three messages: key and id of each, and what the calls of each id do."""
+    """Three messages: key and id of each, what the calls of each id do, and the consumer."""
 
     keys: tuple[int, int, int]
     ids: tuple[int, int, int]
     scripts: tuple[str, str, str]
     has_hook: bool
+    immediate: int = 0
 
 
 class Kept(NamedTuple):
@@ -150,6 +155,9 @@ class Enumeration:
     steps: int = 0
     ends: int = 0
     _way: dict[State, tuple[State, str] | None] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._policy = POLICIES[self.scenario.immediate]
 
     def run(self, *, crashes: int = 1, rebalances: int = 1) -> None:
         """Follow them all.
@@ -265,7 +273,7 @@ class Enumeration:
         assert owner is not None
         parked = owner.staged.parked[key]
         now_ms = parked.due_ms if parked is not None and isinstance(event, Due) else 0
-        decision = decide(parked, event, now_ms, POLICY)
+        decision = decide(parked, event, now_ms, self._policy)
         first = decision.effects[0]
         if isinstance(first, Attempt):
             return self._called(state, key, Running(offset, first))
@@ -286,7 +294,7 @@ class Enumeration:
         assert message_id not in ended, f"{message_id} is called, but has ended"
         done = {each for key_ended in state.committed.ended for each, _ in key_ended}
         assert message_id not in done, f"{message_id} is called after its effect was committed"
-        assert running.attempt.number <= POLICY.attempts_max, f"{running.attempt} is too many"
+        assert running.attempt.number <= self._policy.attempts_max, f"{running.attempt} is too many"
         return state._replace(owner=owner._replace(running=_with(owner.running, key, running)))
 
     def _ended(self, state: State, owner: Owner, key: int, running: Running) -> State:
@@ -303,7 +311,7 @@ class Enumeration:
         else:
             failure = DOWN if what == "t" else NEVER
             event = Failed(running.attempt, failure, str(message_id))
-        decision = decide(owner.staged.parked[key], event, 0, POLICY)
+        decision = decide(owner.staged.parked[key], event, 0, self._policy)
         idle = state._replace(
             owner=owner._replace(running=_with(owner.running, key, None)),
             calls=_with(state.calls, message_id, calls + 1),
@@ -437,4 +445,6 @@ def scenarios(
             for has_hook in (False, True):
                 if has_hook and not {"p", "ttt"} & set(chosen):
                     continue
-                yield Scenario(keys, ids, (script[0], script[1], script[2]), has_hook)
+                for immediate in range(len(POLICIES)):
+                    texts = script[0], script[1], script[2]
+                    yield Scenario(keys, ids, texts, has_hook, immediate)
