@@ -246,8 +246,9 @@ class Judge:
         life = consumer.life(call.worker, call.key)
         if is_stale and not is_hook:
             raise Violation("lease", f"{call} without a lease")
-        self._check_settled(consumer, call)
-        self._check_order(consumer, call, life)
+        if not is_stale:
+            self._check_settled(consumer, call)
+            self._check_order(consumer, call, life)
         if not is_hook:
             self._check_attempt(consumer, call, life)
         life.calls[call.message_id] = call
