@@ -57,9 +57,6 @@ def run(first: int, histories: int, jobs: int, failures_max: int) -> int:
     progress = Progress(histories)
     report = run_many(first, histories, jobs, failures_max=failures_max, on_progress=progress.show)
     progress.end()
-    for failure in report.failures:
-        print(f"\nseed {failure.seed}, commit {commit()}\n{failure.text}\n")
-        print(f"repeat it: scripts/test sim --seed {failure.seed}")
     count = max(report.histories, 1)
     faults = ", ".join(f"{n} {kind}" for kind, n in sorted(report.faults.items()))
     seen = ", ".join(f"{n} {what}" for what, n in sorted(report.seen.items()))
@@ -125,6 +122,7 @@ class Progress:
         self._total = total
         self._began_s = time.monotonic()
         self._shown_s = 0.0
+        self._told = 0
         self._every_s = 0.2 if sys.stderr.isatty() else 30.0
 
     def seconds(self) -> float:
@@ -132,7 +130,14 @@ class Progress:
         return time.monotonic() - self._began_s
 
     def show(self, report: Report) -> None:
-        """Show how far it is, if some time has gone by."""
+        """Tell of failures at once, and show how far it is if some time has gone by."""
+        for failure in report.failures[self._told :]:
+            print(
+                f"\nseed {failure.seed}, commit {commit()}\n{failure.text}\n\n"
+                f"repeat it: scripts/test sim --seed {failure.seed}",
+                flush=True,
+            )
+        self._told = len(report.failures)
         now_s = self.seconds()
         if now_s - self._shown_s < self._every_s:
             return
