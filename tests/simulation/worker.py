@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 # How soon a worker looks again at a partition that has no room for its records.
-ROOM_POLL_S = 0.01
+ROOM_POLL_S = 0.05
 
 
 class Worker:
