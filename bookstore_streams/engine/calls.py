@@ -221,6 +221,8 @@ class Calls:
     ) -> tuple[Failure | None, Context]:
         """Call the consumer's dead-letter hook; its failure if it had one, and what it staged."""
         assert consumer.on_dead_letter is not None
+        if not self.has_lease():
+            await self._wait_for_lease()
         context = _context(consumer, turn, None, self._clock.now_ms(), self._surroundings)
         arguments = (event, letter, context)
         begun = self._begin(consumer, consumer.on_dead_letter, arguments, context)

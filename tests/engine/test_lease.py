@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from bookstore_streams.errors import LeaseLostError, TransientError
+from bookstore_streams.errors import LeaseLostError, PermanentError, TransientError
 from bookstore_streams.testing.memory import MemoryDisk, until
 
 if TYPE_CHECKING:
@@ -22,6 +22,31 @@ async def test_without_a_lease_no_call_is_made_until_it_is_back(world: World) ->
     worker.backend.lease_ends_ms = None
     await world.until_applied("a1", "b1")
     assert world.attempts("a1") == world.attempts("b1") == [1]
+    await worker.stop()
+
+
+async def test_without_a_lease_no_dead_letter_hook_is_called_until_it_is_back(
+    world: World,
+) -> None:
+    gate = world.gate("unused")
+
+    async def fail_later(event: Any, context: Any) -> None:
+        await gate(event, context)
+        raise PermanentError("never")
+
+    world.scripts["a1"] = [fail_later]
+    worker = await world.start(world.consumer(on_dead_letter=world.hook))
+    world.send("A", "a1")
+    await gate.reached.wait()
+    worker.backend.lease_ends_ms = world.clock.now_ms()
+    gate.open()
+    await until(lambda: world.ended)
+    await asyncio.sleep(5)
+    assert world.letters == []
+    worker.backend.lease_ends_ms = None
+    await until(world.dead)
+    assert len(world.letters) == 1
+    assert world.called() == ["a1"]
     await worker.stop()
 
 

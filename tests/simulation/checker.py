@@ -234,9 +234,7 @@ class Judge:
         running = consumer.running[call.key]
         is_hook, is_stale = not call.attempt, self._is_stale(call.worker, call.at_ms)
         for worker, other in running.items():
-            # A stale owner's hook harms nobody: it makes no call, and what it stages is fenced.
-            is_known = is_hook and is_stale
-            if worker == call.worker or not (self._is_stale(worker, call.at_ms) or is_known):
+            if worker == call.worker or not self._is_stale(worker, call.at_ms):
                 raise Violation("in-flight", f"{call} began while {other} runs")
         running[call.worker] = call
         for key, calls in consumer.running.items():
@@ -244,11 +242,10 @@ class Judge:
             if beside is not None and beside.message_id == call.message_id:
                 raise Violation("in-flight", f"{call} began while {beside} runs")
         life = consumer.life(call.worker, call.key)
-        if is_stale and not is_hook:
+        if is_stale:
             raise Violation("lease", f"{call} without a lease")
-        if not is_stale:
-            self._check_settled(consumer, call)
-            self._check_order(consumer, call, life)
+        self._check_settled(consumer, call)
+        self._check_order(consumer, call, life)
         if not is_hook:
             self._check_attempt(consumer, call, life)
         life.calls[call.message_id] = call

@@ -176,10 +176,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         runnable = [p for p in self.processes if p.ready and not p.is_frozen]
         if not runnable:
             return False
-        if len(runnable) == 1:
-            process = runnable[0]
-        else:
-            process = runnable[self._choose(len(runnable))]
+        process = runnable[0] if len(runnable) == 1 else runnable[self._choose(len(runnable))]
         handle = process.ready.popleft()
         if handle.is_cancelled:
             return True
