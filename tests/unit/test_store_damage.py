@@ -339,7 +339,7 @@ def test_damage_found_by_a_commit_is_rebuilt_at_the_next_opening(
     """A compaction that meets a broken block lets the next write fail."""
 
     class Broken:
-        def write(self, batch: object) -> None:
+        def write(self, batch: object, options: object) -> None:
             raise Exception("Corruption: block checksum mismatch")
 
         def close(self) -> None:
