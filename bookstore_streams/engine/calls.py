@@ -173,8 +173,7 @@ class Calls:
             is_parked: whether its key is parked.
             begun: the call, if it is under way already.
         """
-        event, deadline_ms = parsed
-        calls = attempt.number - 1
+        deadline_ms, calls = parsed.deadline_ms, attempt.number - 1
         if calls and is_parked and is_past(deadline_ms, self._clock.now_ms()):
             return DeadlinePassed(inbox_id(turn.message_id), calls), None
         is_repeated = False
@@ -182,11 +181,10 @@ class Calls:
             if begun is None:
                 if is_repeated or not self.has_lease():
                     await self._wait_for_lease()
-                now_ms = self._clock.now_ms()
-                context = _context(consumer, turn, attempt, now_ms, self._surroundings)
-                begun = self._begin(consumer, consumer.handle, (event, context), context)
-                if begun is None:
-                    return Succeeded(attempt), context
+                called = self.begin(consumer, turn, attempt, parsed, self._clock.now_ms())
+                if isinstance(called, Context):
+                    return Succeeded(attempt), called
+                begun = called
             failure = await self._end(consumer, begun)
             if failure is None:
                 return Succeeded(attempt), begun.context
@@ -199,7 +197,7 @@ class Calls:
             again = self.parse(consumer, turn, is_repeated=True)
             if not isinstance(again, Parsed):
                 return again, None
-            event = again.event
+            parsed = again
         now_ms = self._clock.now_ms()
         elapsed_ms = now_ms - turn.round_started_ms
         return Failed(attempt, failure, inbox_id(turn.message_id), elapsed_ms, deadline_ms), None
