@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from bookstore_streams.errors import PermanentError, TransientError
 from bookstore_streams.testing.memory import until
 
@@ -200,4 +202,27 @@ async def test_a_broken_record_too_large_to_wait_behind_a_parked_key_says_that_i
     await until(world.dead)
     assert world.reasons() == {"a2": "undecodable"}
     await world.until_applied("a1")
+    await worker.stop()
+
+
+async def test_of_many_keys_due_at_once_only_a_bounded_number_is_in_memory(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After an outage every parked key can be due; each that has a lane costs memory."""
+    monkeypatch.setattr("bookstore_streams.engine.turns.LANES_MAX", 5)
+    monkeypatch.setattr("bookstore_streams.engine.parking_lot.HANDED_OVER_MAX", 2)
+    lanes: list[int] = []
+
+    async def look(event: Any, context: Any) -> None:
+        await asyncio.sleep(0.05)
+        lanes.append(len(partition._turns._lanes["billing"]))
+
+    for n in range(30):
+        world.scripts[f"m{n}"] = [TransientError("down"), look]
+        world.send(f"key-{n}", f"m{n}")
+    worker = await world.start(concurrency=1)
+    partition: Any = worker.engine.open_partition(0)
+    await world.until_applied(*(f"m{n}" for n in range(30)))
+    assert max(lanes) <= 6  # one below the bound, and what is handed over in one go
+    assert len(lanes) == 30
     await worker.stop()
