@@ -82,6 +82,11 @@ def translated(error: Exception, doing: str) -> TransportError:
         return AccessDeniedError(text)
     if isinstance(error, _LOST):
         return ConnectionLostError(text)
+    if isinstance(error, aiokafka.errors.InvalidTimestampError):
+        text += (
+            ": the clock of this machine is too far from the broker's (Kafka allows an hour ahead, "
+            "message.timestamp.after.max.ms). Set it right; nothing is lost meanwhile."
+        )
     return PublishUnconfirmedError(text)
 
 
